@@ -1,0 +1,333 @@
+//! What sandboxes and containers are made from. Built by the engine; a runtime only converts it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::ids::{PodKey, PodUid, SandboxId};
+use crate::runtime::ImageRef;
+
+/// Whose namespace a container uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NamespaceMode {
+    /// The pod's.
+    #[default]
+    Pod,
+    /// Its own.
+    Container,
+    /// The host's.
+    Node,
+}
+
+/// Namespaces of a sandbox or container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Namespaces {
+    /// Network.
+    pub network: NamespaceMode,
+    /// Process ids.
+    pub pid: NamespaceMode,
+    /// Inter-process communication.
+    pub ipc: NamespaceMode,
+}
+
+/// The protocol of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum PortProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+/// A port of the pod that the host forwards to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortMapping {
+    /// The protocol.
+    pub protocol: PortProtocol,
+    /// In the pod.
+    pub container_port: u16,
+    /// On the host; 0 for none.
+    pub host_port: u16,
+    /// The host's address, or empty for all.
+    pub host_ip: String,
+}
+
+impl PortMapping {
+    /// A mapping of a host port (0 for none) on all addresses.
+    #[must_use]
+    pub fn new(protocol: PortProtocol, container_port: u16, host_port: u16) -> Self {
+        Self {
+            protocol,
+            container_port,
+            host_port,
+            host_ip: String::new(),
+        }
+    }
+}
+
+/// Limits on Linux. Zero or absent means: no limit of this kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinuxResources {
+    /// Relative CPU weight, 2 to 262144; 0 leaves the default.
+    pub cpu_shares: u64,
+    /// CPU time per period in microseconds; 0 or negative for no limit.
+    pub cpu_quota: i64,
+    /// Period in microseconds.
+    pub cpu_period: u64,
+    /// Memory limit in bytes; 0 for none.
+    pub memory_limit_bytes: i64,
+    /// OOM score adjustment, -1000 to 1000.
+    pub oom_score_adj: i32,
+}
+
+/// Who a container's process is, and what it may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinuxSecurity {
+    /// User id; absent: the image's, else root or the agent's own.
+    pub run_as_user: Option<u32>,
+    /// Group id; absent: the user's.
+    pub run_as_group: Option<u32>,
+    /// Further groups.
+    pub supplemental_groups: Vec<u32>,
+    /// All privileges.
+    pub privileged: bool,
+    /// The root file system cannot be written.
+    pub read_only_root: bool,
+    /// The process cannot gain privileges.
+    pub no_new_privileges: bool,
+    /// Namespaces.
+    pub namespaces: Namespaces,
+}
+
+/// A host path shown in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Mount {
+    /// In the container.
+    pub container_path: String,
+    /// On the host.
+    pub host_path: PathBuf,
+    /// Whether it cannot be written.
+    pub read_only: bool,
+}
+
+impl Mount {
+    /// A writable mount.
+    pub fn new(container_path: impl Into<String>, host_path: impl Into<PathBuf>) -> Self {
+        Self {
+            container_path: container_path.into(),
+            host_path: host_path.into(),
+            read_only: false,
+        }
+    }
+}
+
+/// What a pod's sandbox is made from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SandboxConfig {
+    /// The pod.
+    pub pod_uid: PodUid,
+    /// Its namespace and name.
+    pub key: PodKey,
+    /// How many sandboxes of the pod came before.
+    pub attempt: u32,
+    /// Host name; empty on the host's network.
+    pub hostname: String,
+    /// Folder that the containers' log paths are relative to.
+    pub log_directory: PathBuf,
+    /// Ports.
+    pub port_mappings: Vec<PortMapping>,
+    /// Labels: those of the pod, and our mark.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations: those of the pod.
+    pub annotations: BTreeMap<String, String>,
+    /// Parent cgroup in the form of the driver; empty where the runtime chooses.
+    pub cgroup_parent: String,
+    /// Security and namespaces.
+    pub security: LinuxSecurity,
+}
+
+impl SandboxConfig {
+    /// A config with the identity of a pod; everything else is empty.
+    #[must_use]
+    pub fn new(pod_uid: PodUid, key: PodKey, attempt: u32) -> Self {
+        Self {
+            pod_uid,
+            key,
+            attempt,
+            hostname: String::new(),
+            log_directory: PathBuf::new(),
+            port_mappings: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            cgroup_parent: String::new(),
+            security: LinuxSecurity::default(),
+        }
+    }
+}
+
+/// What a container is made from.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ContainerConfig {
+    /// Its name in the pod's spec.
+    pub name: String,
+    /// How many containers of this name came before in this pod.
+    pub attempt: u32,
+    /// The image.
+    pub image: ImageRef,
+    /// What runs; empty: the image's entry point.
+    pub command: Vec<String>,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Working directory; empty: the image's.
+    pub working_dir: String,
+    /// The environment, in order, each name once.
+    pub env: Vec<(String, String)>,
+    /// Mounts.
+    pub mounts: Vec<Mount>,
+    /// Labels: our mark.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations: what a restarted agent learns from.
+    pub annotations: BTreeMap<String, String>,
+    /// The log file, relative to the sandbox's log directory.
+    pub log_path: PathBuf,
+    /// Whether standard input is kept open.
+    pub stdin: bool,
+    /// Whether standard input is closed after the first attach ends.
+    pub stdin_once: bool,
+    /// Whether it has a terminal.
+    pub tty: bool,
+    /// Signal that asks it to stop, such as `SIGTERM`; absent: the image's, else `SIGTERM`.
+    pub stop_signal: Option<String>,
+    /// Security and namespaces.
+    pub security: LinuxSecurity,
+    /// Limits.
+    pub resources: LinuxResources,
+}
+
+impl ContainerConfig {
+    /// A config with a name, an attempt and an image; everything else is empty.
+    pub fn new(name: impl Into<String>, attempt: u32, image: ImageRef) -> Self {
+        Self {
+            name: name.into(),
+            attempt,
+            image,
+            command: Vec::new(),
+            args: Vec::new(),
+            working_dir: String::new(),
+            env: Vec::new(),
+            mounts: Vec::new(),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            log_path: PathBuf::new(),
+            stdin: false,
+            stdin_once: false,
+            tty: false,
+            stop_signal: None,
+            security: LinuxSecurity::default(),
+            resources: LinuxResources::default(),
+        }
+    }
+}
+
+/// A request to create a container.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CreateContainer<'a> {
+    /// The sandbox to make it in.
+    pub sandbox_id: &'a SandboxId,
+    /// What that sandbox was made from.
+    pub sandbox: &'a SandboxConfig,
+    /// What the container is made from.
+    pub container: &'a ContainerConfig,
+}
+
+impl<'a> CreateContainer<'a> {
+    /// A request to create `container` in a sandbox.
+    #[must_use]
+    pub fn new(sandbox_id: &'a SandboxId, sandbox: &'a SandboxConfig, container: &'a ContainerConfig) -> Self {
+        Self {
+            sandbox_id,
+            sandbox,
+            container,
+        }
+    }
+}
+
+/// A command to run in a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExecRequest {
+    /// The command and its arguments; no shell is added.
+    pub command: Vec<String>,
+    /// When it is killed; absent: never.
+    pub timeout: Option<Duration>,
+    /// How much of each output stream is kept, in bytes; the rest is read and dropped.
+    pub output_limit_bytes: usize,
+}
+
+impl ExecRequest {
+    /// A command without a timeout, of whose output 16 MiB are kept.
+    pub fn new(command: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self {
+            command: command.into_iter().map(Into::into).collect(),
+            timeout: None,
+            output_limit_bytes: 16 << 20,
+        }
+    }
+
+    /// With a timeout.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExecOutput {
+    /// Its exit code; a signal shows as 128 plus its number.
+    pub exit_code: i32,
+    /// What it wrote to standard output.
+    pub stdout: Bytes,
+    /// What it wrote to standard error.
+    pub stderr: Bytes,
+    /// It was killed at the request's timeout; the exit code then means nothing.
+    pub timed_out: bool,
+}
+
+impl ExecOutput {
+    /// A command that ended with a code and wrote that.
+    pub fn new(exit_code: i32, stdout: impl Into<Bytes>, stderr: impl Into<Bytes>) -> Self {
+        Self {
+            exit_code,
+            stdout: stdout.into(),
+            stderr: stderr.into(),
+            timed_out: false,
+        }
+    }
+
+    /// A command that was killed at its timeout.
+    #[must_use]
+    pub fn timed_out() -> Self {
+        Self {
+            timed_out: true,
+            exit_code: -1,
+            ..Self::default()
+        }
+    }
+}
