@@ -4,7 +4,7 @@ use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
@@ -22,7 +22,11 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[expect(clippy::disallowed_methods, reason = "this is the one Clock that reads the machine")]
     fn now(&self) -> Timestamp {
-        Timestamp::now()
+        let since_epoch = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let nanos = i128::try_from(since_epoch.as_nanos()).unwrap_or(i128::MAX);
+        Timestamp::from_nanosecond(nanos).unwrap_or(Timestamp::MAX)
     }
 }
 
