@@ -1,0 +1,101 @@
+//! Admission: may this pod run here, now?
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use futures::stream::BoxStream;
+
+use crate::pod::PodRecord;
+
+/// The occasion of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Operation {
+    /// The pod is new here.
+    New,
+    /// The pod ran here before the agent started: what it holds it has.
+    Restored,
+    /// The pod runs and wants other resources.
+    Resize,
+}
+
+/// The answer of a handler.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Admission {
+    /// It may run.
+    Admit,
+    /// It never may: its phase becomes `Failed`.
+    Reject {
+        /// One CamelCase word, such as `OutOfcpu`.
+        reason: Cow<'static, str>,
+        /// A sentence.
+        message: String,
+    },
+    /// Not now: asked again when a handler's [`AdmitHandler::changes`] fires or something is freed. Reserves nothing.
+    NotYet {
+        /// One CamelCase word.
+        reason: Cow<'static, str>,
+        /// A sentence.
+        message: String,
+    },
+}
+
+impl Admission {
+    /// A rejection.
+    pub fn reject(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::Reject {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+
+    /// A postponement.
+    pub fn not_yet(reason: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self::NotYet {
+            reason: reason.into(),
+            message: message.into(),
+        }
+    }
+}
+
+/// A request for admission.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct AdmitRequest<'a> {
+    /// The occasion.
+    pub operation: Operation,
+    /// The pod.
+    pub pod: &'a Arc<PodRecord>,
+    /// The admitted pods that are not terminated, without this one.
+    pub others: &'a ActivePods,
+    /// The node.
+    pub node: &'a NodeView,
+}
+
+/// May this pod run here? Handlers form a chain; the first answer that is not [`Admission::Admit`] counts.
+///
+/// # Contract
+/// - `admit` does not wait, take locks of others, or keep what it was asked: it may be asked again, in any order.
+/// - The same request gets the same answer until `changes` fires.
+/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile.
+pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
+    /// Answers one request.
+    fn admit(&self, req: &AdmitRequest<'_>) -> Admission;
+
+    /// Fires when pods that were told [`Admission::NotYet`] are to be asked again. Called once per run. Gaps may be
+    /// coalesced; the end of the stream means: never again.
+    fn changes(&self) -> Option<BoxStream<'static, ()>> {
+        None
+    }
+}
+
+impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
+    fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
+        (**self).admit(req)
+    }
+    fn changes(&self) -> Option<BoxStream<'static, ()>> {
+        (**self).changes()
+    }
+}
