@@ -25,3 +25,6 @@ pub use runtime::{
     RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, Target,
     annotation, label,
 };
+mod quantity;
+
+pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
