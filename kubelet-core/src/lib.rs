@@ -28,3 +28,9 @@ pub use runtime::{
 mod quantity;
 
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
+mod manifest;
+
+pub use manifest::{
+    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,
+    decode_pods, manifest_kind,
+};
