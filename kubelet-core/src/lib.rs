@@ -1,1 +1,8 @@
 #![doc = include_str!("../README.md")]
+
+mod objects;
+
+pub use objects::{
+    DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey,
+    ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, Watched,
+};
