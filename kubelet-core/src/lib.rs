@@ -33,4 +33,9 @@ mod manifest;
 pub use manifest::{
     Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,
     decode_pods, manifest_kind,
+mod objects;
+
+pub use objects::{
+    DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey,
+    ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, Watched,
 };
