@@ -1,5 +1,8 @@
 //! Admission: may this pod run here, now?
 
+mod active;
+mod node;
+
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +10,9 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 
 use crate::pod::PodRecord;
+
+pub use active::ActivePods;
+pub use node::NodeView;
 
 /// The occasion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -65,7 +65,11 @@ impl State {
     fn freshness(&self, uid: &PodUid) -> Option<Seq> {
         match self.entries.get(uid) {
             // A change was seen and is being looked into: what we hold is older than that look.
-            Some(Entry { at, stale_since: Some(_), .. }) => Some(*at),
+            Some(Entry {
+                at,
+                stale_since: Some(_),
+                ..
+            }) => Some(*at),
             Some(Entry { at, .. }) => Some(self.all.map_or(*at, |all| all.max(*at))),
             None => self.all,
         }
@@ -77,16 +81,15 @@ impl State {
 
     fn read(&self, uid: &PodUid) -> Result<Arc<PodObservation>, CacheError> {
         match self.entries.get(uid) {
-            Some(entry) => entry
-                .seen
-                .clone()
-                .map_err(|why| CacheError::CannotLook { why }),
+            Some(entry) => entry.seen.clone().map_err(|why| CacheError::CannotLook { why }),
             None => Ok(Arc::new(PodObservation::absent(uid.clone()))),
         }
     }
 
     fn wake_pod(&mut self, uid: &PodUid) {
-        let Some(waiting) = self.waiters.remove(uid) else { return };
+        let Some(waiting) = self.waiters.remove(uid) else {
+            return;
+        };
         let (ready, rest): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|w| self.is_fresh(uid, w.mark));
         if !rest.is_empty() {
             self.waiters.insert(uid.clone(), rest);
@@ -114,10 +117,7 @@ pub struct CacheWriter {
 #[must_use]
 pub fn pod_status_cache() -> (CacheWriter, PodStatusCache) {
     let state = Arc::new(Mutex::new(State::default()));
-    (
-        CacheWriter { state: state.clone() },
-        PodStatusCache { state },
-    )
+    (CacheWriter { state: state.clone() }, PodStatusCache { state })
 }
 
 // A panic while the lock is held leaves plain data in a readable state.
@@ -208,9 +208,7 @@ impl CacheWriter {
         let state = &mut *guard;
         state.all = Some(state.all.map_or(at, |all| all.max(at)));
         state.entries.retain(|_, entry| {
-            entry.stale_since.is_some()
-                || entry.at > at
-                || !matches!(&entry.seen, Ok(seen) if seen.is_absent())
+            entry.stale_since.is_some() || entry.at > at || !matches!(&entry.seen, Ok(seen) if seen.is_absent())
         });
         let mut woken = Vec::new();
         for uid in state.waiters.keys() {

@@ -1,10 +1,23 @@
 #![doc = include_str!("../README.md")]
 
+mod admission;
+mod cache;
 mod clock;
 mod error;
 mod event;
+mod http;
 mod ids;
+mod manifest;
+mod metrics;
+mod objects;
+mod observation;
+mod pleg;
+mod pod;
+mod quantity;
 mod runtime;
+mod signals;
+mod source;
+mod status;
 
 pub use async_trait::async_trait;
 pub use bytes;
@@ -13,10 +26,32 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
+pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+pub use cache::{
+    CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
+    relist_requests,
+};
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
+pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
+pub use manifest::{
+    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod, decode_pods,
+    manifest_kind,
+};
+pub use metrics::{Counter, DEFAULT_BUCKETS, Gauge, Histogram, MetricSample, MetricSet, MetricSource, MetricValue};
+pub use objects::{
+    DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey, ObjectKind, ObjectQuery,
+    ObjectSource, ObjectWatch, Watched,
+};
+pub use observation::{ObservedContainer, ObservedSandbox, PodObservation};
+pub use pleg::{PlegContext, PlegError, PlegHealth, PodLifecycleEventGenerator};
+pub use pod::{
+    ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy,
+    container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
+};
+pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
@@ -25,17 +60,8 @@ pub use runtime::{
     RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, Target,
     annotation, label,
 };
-mod quantity;
-
-pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
-mod manifest;
-
-pub use manifest::{
-    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,
-    decode_pods, manifest_kind,
-mod objects;
-
-pub use objects::{
-    DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey,
-    ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, Watched,
+pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
+pub use source::{
+    InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
+pub use status::{Published, StatusSink, StatusUpdate};

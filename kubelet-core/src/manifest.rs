@@ -75,12 +75,7 @@ pub enum ManifestKind {
 pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
     let source = Source::read(text)?;
     match kind_of(&source.root)? {
-        ManifestKind::Pod => decode_one(
-            &source,
-            &source.root,
-            &Path::Root,
-            Locator::new(&source.text, None),
-        ),
+        ManifestKind::Pod => decode_one(&source, &source.root, &Path::Root, Locator::new(&source.text, None)),
         ManifestKind::PodList => Err(ManifestError::at(
             &source.root,
             "invalid pod: this is a v1 PodList, not a Pod",
@@ -119,20 +114,10 @@ pub fn decode_pods(text: &[u8]) -> Result<Vec<Decoded>, ManifestError> {
             .enumerate()
             .map(|(index, item)| {
                 let locator = Locator::new(&source.text, Some(index));
-                decode_one(
-                    &source,
-                    item,
-                    &Path::Index {
-                        parent: &list,
-                        index,
-                    },
-                    locator,
-                )
+                decode_one(&source, item, &Path::Index { parent: &list, index }, locator)
             })
             .collect(),
-        _ => Err(
-            ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list),
-        ),
+        _ => Err(ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list)),
     }
 }
 
@@ -171,11 +156,7 @@ impl Source {
 /// Reads a body into a tree whose nodes know their places.
 fn parse(text: &[u8]) -> Result<Arc<Node>, ManifestError> {
     let text = std::str::from_utf8(text).map_err(|err| {
-        let line = text[..err.valid_up_to()]
-            .iter()
-            .filter(|byte| **byte == b'\n')
-            .count()
-            + 1;
+        let line = text[..err.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
         ManifestError::new("the manifest is not UTF-8 text").with_line(u32::try_from(line).ok())
     })?;
     if is_json(text.as_bytes()) {
@@ -190,28 +171,19 @@ fn is_json(text: &[u8]) -> bool {
 }
 
 fn kind_of(root: &Node) -> Result<ManifestKind, ManifestError> {
-    let kind = text_of(root, "kind")?.ok_or_else(|| {
-        ManifestError::at(
-            root,
-            format!("Object 'Kind' is missing in '{}'", root.excerpt()),
-        )
-    })?;
-    let version = text_of(root, "apiVersion")?.ok_or_else(|| {
-        ManifestError::at(
-            root,
-            format!("Object 'apiVersion' is missing in '{}'", root.excerpt()),
-        )
-    })?;
+    let kind = text_of(root, "kind")?
+        .ok_or_else(|| ManifestError::at(root, format!("Object 'Kind' is missing in '{}'", root.excerpt())))?;
+    let version = text_of(root, "apiVersion")?
+        .ok_or_else(|| ManifestError::at(root, format!("Object 'apiVersion' is missing in '{}'", root.excerpt())))?;
     match (version, kind) {
         ("v1", "Pod") => Ok(ManifestKind::Pod),
         ("v1", "PodList") => Ok(ManifestKind::PodList),
         _ => {
             let at = root.field("kind").map_or(root, |node| node);
-            Err(ManifestError::at(
-                at,
-                format!("no kind {kind:?} is registered for version {version:?}"),
+            Err(
+                ManifestError::at(at, format!("no kind {kind:?} is registered for version {version:?}"))
+                    .with_field("kind"),
             )
-            .with_field("kind"))
         }
     }
 }
@@ -221,18 +193,11 @@ fn text_of<'a>(root: &'a Node, name: &str) -> Result<Option<&'a str>, ManifestEr
     match root.field(name).map(|node| (node, &node.value)) {
         None | Some((_, Value::Null)) => Ok(None),
         Some((_, Value::Text(text))) => Ok(Some(text.as_ref()).filter(|text| !text.is_empty())),
-        Some((node, _)) => {
-            Err(ManifestError::at(node, "invalid type: expected a string").with_field(name))
-        }
+        Some((node, _)) => Err(ManifestError::at(node, "invalid type: expected a string").with_field(name)),
     }
 }
 
-fn decode_one(
-    source: &Source,
-    node: &Node,
-    path: &Path<'_>,
-    locator: Locator,
-) -> Result<Decoded, ManifestError> {
+fn decode_one(source: &Source, node: &Node, path: &Path<'_>, locator: Locator) -> Result<Decoded, ManifestError> {
     let (pod, unknown_fields) = decode::from_node(node, path, source.json)?;
     Ok(Decoded {
         pod,

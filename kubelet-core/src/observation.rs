@@ -191,9 +191,8 @@ impl PodObservation {
     /// Source: kubelet 1.36, `kuberuntime_manager.go`.
     #[must_use]
     pub fn from_statuses(uid: PodUid, mut sandboxes: Vec<SandboxStatus>, containers: Vec<ContainerStatus>) -> Self {
-        sandboxes.sort_by(|a, b| {
-            (b.attempt, b.created_at, b.id.as_str()).cmp(&(a.attempt, a.created_at, a.id.as_str()))
-        });
+        sandboxes
+            .sort_by(|a, b| (b.attempt, b.created_at, b.id.as_str()).cmp(&(a.attempt, a.created_at, a.id.as_str())));
         let newest = sandboxes.first();
         let ips = newest
             .filter(|sandbox| sandbox.state == SandboxState::Ready)
@@ -224,7 +223,7 @@ impl PodObservation {
     /// The newest container of a name.
     #[must_use]
     pub fn newest(&self, name: &str) -> Option<&ObservedContainer> {
-        self.of_name(name).next()
+        self.containers.iter().find(|c| c.name == name)
     }
 
     /// The containers of a name, newest first.

@@ -162,11 +162,7 @@ impl Quantity {
     }
 
     fn format_with(&self, other: &Self) -> QuantityFormat {
-        if self.is_zero() {
-            other.format
-        } else {
-            self.format
-        }
+        if self.is_zero() { other.format } else { self.format }
     }
 }
 

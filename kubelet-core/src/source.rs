@@ -40,11 +40,7 @@ impl SourceContext {
     /// A context for one run.
     #[must_use]
     pub fn new(node_name: Arc<str>, clock: Arc<dyn Clock>, stop: CancellationToken) -> Self {
-        Self {
-            node_name,
-            clock,
-            stop,
-        }
+        Self { node_name, clock, stop }
     }
 }
 

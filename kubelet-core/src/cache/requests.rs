@@ -49,12 +49,7 @@ pub struct RelistRequests {
 #[must_use]
 pub fn relist_requests() -> (RelistRequester, RelistRequests) {
     let shared = Arc::new(Shared::default());
-    (
-        RelistRequester {
-            shared: shared.clone(),
-        },
-        RelistRequests { shared },
-    )
+    (RelistRequester { shared: shared.clone() }, RelistRequests { shared })
 }
 
 impl RelistRequester {

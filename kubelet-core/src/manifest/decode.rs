@@ -4,9 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{
-    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
 use super::UnknownField;
@@ -91,19 +89,13 @@ impl<'a> Place<'a> {
         let visits = self.run.visits.get() + 1;
         self.run.visits.set(visits);
         if visits > MAX_NODES {
-            self.done(Err(DecodeError::custom(
-                "aliases make the manifest too large",
-            )))
+            self.done(Err(DecodeError::custom("aliases make the manifest too large")))
         } else {
             Ok(())
         }
     }
 
-    fn seq<'de, V: Visitor<'de>>(
-        self,
-        items: &'a [Arc<Node>],
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    fn seq<'de, V: Visitor<'de>>(self, items: &'a [Arc<Node>], visitor: V) -> Result<V::Value, DecodeError> {
         self.done(visitor.visit_seq(Items {
             place: self,
             items: items.iter().enumerate(),
@@ -127,12 +119,8 @@ impl<'a> Place<'a> {
     fn text<'de, V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, DecodeError> {
         match &self.node.value {
             Value::Null => self.done(visitor.visit_str(if self.quantity { "0" } else { "" })),
-            Value::Int(number) if self.quantity => {
-                self.done(visitor.visit_string(number.to_string()))
-            }
-            Value::Float(number, text) if self.quantity && number.is_finite() => {
-                self.done(visitor.visit_str(text))
-            }
+            Value::Int(number) if self.quantity => self.done(visitor.visit_string(number.to_string())),
+            Value::Float(number, text) if self.quantity && number.is_finite() => self.done(visitor.visit_str(text)),
             _ => self.deserialize_any(visitor),
         }
     }
@@ -144,11 +132,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    fn integer<'de, V: Visitor<'de>>(
-        self,
-        value: i128,
-        visitor: V,
-    ) -> Result<V::Value, DecodeError> {
+    fn integer<'de, V: Visitor<'de>>(self, value: i128, visitor: V) -> Result<V::Value, DecodeError> {
         self.done(match (i64::try_from(value), u64::try_from(value)) {
             (Ok(value), _) => visitor.visit_i64(value),
             (_, Ok(value)) => visitor.visit_u64(value),
@@ -285,10 +269,7 @@ struct Items<'a, I> {
 impl<'de, 'a, I: Iterator<Item = (usize, &'a Arc<Node>)>> SeqAccess<'de> for Items<'a, I> {
     type Error = DecodeError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, DecodeError> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, DecodeError> {
         let Some((index, node)) = self.items.next() else {
             return Ok(None);
         };
@@ -318,10 +299,7 @@ struct Entries<'a, I> {
 impl<'de, 'a, I: Iterator<Item = &'a (Key, Arc<Node>)>> MapAccess<'de> for Entries<'a, I> {
     type Error = DecodeError;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, DecodeError> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, DecodeError> {
         let Some((key, node)) = self.entries.next() else {
             return Ok(None);
         };
@@ -330,10 +308,7 @@ impl<'de, 'a, I: Iterator<Item = &'a (Key, Arc<Node>)>> MapAccess<'de> for Entri
             .map(Some)
     }
 
-    fn next_value_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<T::Value, DecodeError> {
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, DecodeError> {
         let (key, node) = self
             .current
             .take()
@@ -345,10 +320,7 @@ impl<'de, 'a, I: Iterator<Item = &'a (Key, Arc<Node>)>> MapAccess<'de> for Entri
                 name: &key.name,
             }
         } else {
-            Path::Key {
-                parent,
-                key: &key.name,
-            }
+            Path::Key { parent, key: &key.name }
         };
         let place = Place {
             node,

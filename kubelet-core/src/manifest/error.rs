@@ -53,9 +53,7 @@ impl ManifestError {
     }
 
     pub(super) fn with_field(mut self, path: &str) -> Self {
-        self.path = Some(path)
-            .filter(|path| !path.is_empty())
-            .map(str::to_owned);
+        self.path = Some(path).filter(|path| !path.is_empty()).map(str::to_owned);
         self
     }
 

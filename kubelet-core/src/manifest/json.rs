@@ -48,12 +48,7 @@ impl<'t> Reader<'t> {
     fn mark(&mut self) -> Mark {
         let passed = &self.text[self.start..self.at];
         let lines = passed.bytes().filter(|byte| *byte == b'\n').count();
-        let tail = passed
-            .rsplit('\n')
-            .next()
-            .unwrap_or_default()
-            .chars()
-            .count();
+        let tail = passed.rsplit('\n').next().unwrap_or_default().chars().count();
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let column = if lines == 0 {
             self.mark.column.saturating_add(number(tail))
@@ -178,18 +173,15 @@ impl<'t> Reader<'t> {
             .find(|c: char| !c.is_ascii_alphanumeric() && !matches!(c, '+' | '-' | '.'))
             .unwrap_or(rest.len());
         let token = &rest[..end];
-        let value: serde_json::Value =
-            serde_json::from_str(token).map_err(|err| token_error(&err, at))?;
+        let value: serde_json::Value = serde_json::from_str(token).map_err(|err| token_error(&err, at))?;
         self.at += end;
         Ok(match value {
             serde_json::Value::Bool(value) => Value::Bool(value),
-            serde_json::Value::Number(number) => {
-                match (number.as_i64(), number.as_u64(), number.as_f64()) {
-                    (Some(value), ..) => Value::Int(value.into()),
-                    (_, Some(value), _) => Value::Int(value.into()),
-                    (.., value) => Value::Float(value.unwrap_or(f64::INFINITY), token.into()),
-                }
-            }
+            serde_json::Value::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {
+                (Some(value), ..) => Value::Int(value.into()),
+                (_, Some(value), _) => Value::Int(value.into()),
+                (.., value) => Value::Float(value.unwrap_or(f64::INFINITY), token.into()),
+            },
             _ => Value::Null,
         })
     }

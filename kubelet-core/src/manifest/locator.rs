@@ -67,8 +67,6 @@ fn step<'a>(node: &'a Node, segment: &str) -> Option<(&'a Node, u32)> {
         Value::Seq(items) => items
             .get(segment.parse::<usize>().ok()?)
             .map(|item| (&**item, item.at.line)),
-        _ => node
-            .entry(segment)
-            .map(|(key, value)| (&**value, key.at.line)),
+        _ => node.entry(segment).map(|(key, value)| (&**value, key.at.line)),
     }
 }

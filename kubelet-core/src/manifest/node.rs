@@ -46,13 +46,7 @@ impl Node {
     pub(super) fn new(at: Mark, value: Value) -> Self {
         let depth = match &value {
             Value::Seq(items) => 1 + items.iter().map(|node| node.depth).max().unwrap_or(0),
-            Value::Map(entries) => {
-                1 + entries
-                    .iter()
-                    .map(|(_, node)| node.depth)
-                    .max()
-                    .unwrap_or(0)
-            }
+            Value::Map(entries) => 1 + entries.iter().map(|(_, node)| node.depth).max().unwrap_or(0),
             _ => 0,
         };
         Self { at, value, depth }

@@ -97,9 +97,7 @@ fn a_field_path_leads_to_its_line() {
 
 #[test]
 fn unknown_fields_are_named_and_ignored() {
-    let text =
-        pod("containers:\n- name: a\n  imagePulPolicy: Always\n  Image: x\nhostIpc: {a: 1}\n")
-            + "spce: null\n";
+    let text = pod("containers:\n- name: a\n  imagePulPolicy: Always\n  Image: x\nhostIpc: {a: 1}\n") + "spce: null\n";
     let decoded = decode(&text);
     let seen: Vec<_> = decoded
         .unknown_fields
@@ -134,11 +132,7 @@ fn yaml_1_1_values_reach_their_types() {
     );
     assert_eq!(spec.termination_grace_period_seconds, Some(5));
     assert_eq!(
-        spec.volumes.unwrap()[0]
-            .config_map
-            .as_ref()
-            .unwrap()
-            .default_mode,
+        spec.volumes.unwrap()[0].config_map.as_ref().unwrap().default_mode,
         Some(420)
     );
     let selector: Vec<_> = spec.node_selector.unwrap().into_iter().collect();
@@ -159,17 +153,8 @@ fn yaml_1_1_values_reach_their_types() {
     };
     assert_eq!(port(0), IntOrString::Int(80));
     assert_eq!(port(1), IntOrString::String("80".to_owned()));
-    let limits = spec.containers[1]
-        .resources
-        .as_ref()
-        .unwrap()
-        .limits
-        .as_ref()
-        .unwrap();
-    assert_eq!(
-        (limits["cpu"].0.as_str(), limits["memory"].0.as_str()),
-        ("0.5", "1000")
-    );
+    let limits = spec.containers[1].resources.as_ref().unwrap().limits.as_ref().unwrap();
+    assert_eq!((limits["cpu"].0.as_str(), limits["memory"].0.as_str()), ("0.5", "1000"));
     assert_eq!(spec.containers[1].name, "b");
     assert_eq!(spec.containers[2].name, "");
 }
@@ -209,10 +194,7 @@ fn refusals_name_line_field_and_value() {
             "kind: PodList\napiVersion: v1\n",
             "line 1, column 1: invalid pod: this is a v1 PodList, not a Pod",
         ),
-        (
-            "kind: 5\n",
-            "line 1, column 7: kind: invalid type: expected a string",
-        ),
+        ("kind: 5\n", "line 1, column 7: kind: invalid type: expected a string"),
         (
             "a: 1\nb: 2\na: 3\n",
             r#"line 3, column 1: key "a" is already set on line 1"#,
@@ -307,18 +289,14 @@ fn values_of_a_wrong_type_are_refused_at_their_path() {
         (Some(5), Some(13), Some("spec.priority"), Some("7"))
     );
     // Only YAML takes a whole number with a decimal point for an integer.
-    let err =
-        decode_pod(br#"{"apiVersion":"v1","kind":"Pod","spec":{"priority":5.0}}"#).unwrap_err();
+    let err = decode_pod(br#"{"apiVersion":"v1","kind":"Pod","spec":{"priority":5.0}}"#).unwrap_err();
     assert_eq!(err.path(), Some("spec.priority"));
 }
 
 #[test]
 fn a_list_gives_its_pods_with_their_own_lines() {
     let text = "kind: PodList\napiVersion: v1\nitems:\n- metadata: {name: a}\n- metadata:\n    name: b\n  spec:\n    typo: 1\n";
-    assert_eq!(
-        manifest_kind(text.as_bytes()).unwrap(),
-        ManifestKind::PodList
-    );
+    assert_eq!(manifest_kind(text.as_bytes()).unwrap(), ManifestKind::PodList);
     assert_eq!(manifest_kind(POD.as_bytes()).unwrap(), ManifestKind::Pod);
     let pods = decode_pods(text.as_bytes()).unwrap();
     assert_eq!(pods.len(), 2);
@@ -329,13 +307,8 @@ fn a_list_gives_its_pods_with_their_own_lines() {
     assert_eq!(pods[1].locator.line_of("metadata.name"), Some(6));
     assert_eq!(pods[1].locator.line_of("spec.containers[0]"), Some(7));
     assert_eq!(decode_pods(POD.as_bytes()).unwrap().len(), 1);
-    assert!(
-        decode_pods(b"kind: PodList\napiVersion: v1\n")
-            .unwrap()
-            .is_empty()
-    );
-    let err = decode_pods(b"kind: PodList\napiVersion: v1\nitems: [{spec: {priority: x}}]\n")
-        .unwrap_err();
+    assert!(decode_pods(b"kind: PodList\napiVersion: v1\n").unwrap().is_empty());
+    let err = decode_pods(b"kind: PodList\napiVersion: v1\nitems: [{spec: {priority: x}}]\n").unwrap_err();
     assert_eq!(err.path(), Some("items[0].spec.priority"));
     let err = decode_pods(b"kind: List\napiVersion: v1\nitems: []\n").unwrap_err();
     assert!(err.message().starts_with("no kind \"List\""), "{err}");
@@ -344,10 +317,7 @@ fn a_list_gives_its_pods_with_their_own_lines() {
 #[test]
 fn size_nesting_and_aliases_are_bounded() {
     let err = decode_pod(&vec![b' '; MAX_MANIFEST_BYTES]).unwrap_err();
-    assert_eq!(
-        err.message(),
-        "the manifest has 10485760 bytes, the limit is 10485759"
-    );
+    assert_eq!(err.message(), "the manifest has 10485760 bytes, the limit is 10485759");
 
     let mut laughs = "apiVersion: v1\nkind: Pod\nx0: &x0 {labels: {a: b}}\n".to_owned();
     for level in 1..40 {

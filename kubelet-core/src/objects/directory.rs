@@ -231,15 +231,12 @@ mod tests {
     use tokio::time::timeout;
 
     use super::super::{
-        Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource,
-        ObjectWatch, Watched,
+        Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, Watched,
     };
     use super::DirectoryObjects;
 
     fn map(name: &str, value: &str) -> String {
-        format!(
-            "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n"
-        )
+        format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: {value}}}\n")
     }
 
     fn key(name: &str) -> ObjectKey {
@@ -286,11 +283,7 @@ mod tests {
         put(dir.path(), "b.yaml", &map("b", "1"));
         put(dir.path(), "c.yaml", &map("b", "2"));
         assert_eq!(get(&objects, "a").await.unwrap(), "new");
-        assert_eq!(
-            get(&objects, "b").await.unwrap(),
-            "2",
-            "the later file wins"
-        );
+        assert_eq!(get(&objects, "b").await.unwrap(), "2", "the later file wins");
         let query = ObjectQuery::new(ObjectKind::ConfigMap);
         let names: Vec<_> = objects.list(&query).await.unwrap();
         let names: Vec<_> = names.iter().map(|object| object.key().name).collect();
@@ -306,11 +299,7 @@ mod tests {
         let objects = DirectoryObjects::new(dir.path());
         put(dir.path(), "a.yaml", &map("a", "good"));
         assert_eq!(get(&objects, "a").await.unwrap(), "good");
-        put(
-            dir.path(),
-            "a.yaml",
-            "apiVersion: v1\nkind: ConfigMap\ndata: [\n",
-        );
+        put(dir.path(), "a.yaml", "apiVersion: v1\nkind: ConfigMap\ndata: [\n");
         assert_eq!(get(&objects, "a").await.unwrap(), "good");
         let fault = objects.faults().remove(0);
         assert_eq!(fault.path(), dir.path().join("a.yaml"));

@@ -58,10 +58,7 @@ pub struct ObjectQuery {
 impl ObjectQuery {
     /// Selects all objects of `kind`, in every namespace.
     pub fn new(kind: ObjectKind) -> Self {
-        Self {
-            kind,
-            namespace: None,
-        }
+        Self { kind, namespace: None }
     }
 
     /// Narrows the query to one namespace.
@@ -73,11 +70,7 @@ impl ObjectQuery {
 
     /// Whether an object with this key is selected.
     pub fn matches(&self, key: &ObjectKey) -> bool {
-        self.kind == key.kind
-            && self
-                .namespace
-                .as_deref()
-                .is_none_or(|wanted| wanted == key.namespace)
+        self.kind == key.kind && self.namespace.as_deref().is_none_or(|wanted| wanted == key.namespace)
     }
 }
 

@@ -12,11 +12,7 @@ use super::object::{Object, ObjectKind};
 const MAX_KEY_BYTES: usize = 253;
 
 /// The kinds that [`parse`] understands.
-pub(super) const KINDS: [ObjectKind; 3] = [
-    ObjectKind::ConfigMap,
-    ObjectKind::Secret,
-    ObjectKind::Service,
-];
+pub(super) const KINDS: [ObjectKind; 3] = [ObjectKind::ConfigMap, ObjectKind::Secret, ObjectKind::Service];
 
 /// What is wrong with the text.
 #[derive(Debug, PartialEq)]
@@ -169,9 +165,7 @@ impl Document<'_> {
         if metadata.name.as_deref().is_none_or(str::is_empty) {
             return Err(self.fault(format!("{kind} without metadata.name")));
         }
-        metadata
-            .namespace
-            .get_or_insert_with(|| "default".to_owned());
+        metadata.namespace.get_or_insert_with(|| "default".to_owned());
         Ok(())
     }
 
@@ -230,11 +224,7 @@ fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, Fault> {
 
 fn is_data_key(key: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    !key.is_empty()
-        && key.len() <= MAX_KEY_BYTES
-        && key.bytes().all(allowed)
-        && key != "."
-        && !key.starts_with("..")
+    !key.is_empty() && key.len() <= MAX_KEY_BYTES && key.bytes().all(allowed) && key != "." && !key.starts_with("..")
 }
 
 #[cfg(test)]
@@ -252,9 +242,7 @@ mod tests {
             panic!("{object:?} is no secret");
         };
         let data = secret.data.clone().unwrap_or_default();
-        data.into_iter()
-            .map(|(key, ByteString(bytes))| (key, bytes))
-            .collect()
+        data.into_iter().map(|(key, ByteString(bytes))| (key, bytes)).collect()
     }
 
     #[test]
@@ -283,11 +271,7 @@ metadata: {name: web}
 ";
         let manifest = parse(text).unwrap();
         assert_eq!(manifest.skipped, ["Pod"]);
-        let keys: Vec<_> = manifest
-            .objects
-            .iter()
-            .map(|o| o.key().to_string())
-            .collect();
+        let keys: Vec<_> = manifest.objects.iter().map(|o| o.key().to_string()).collect();
         assert_eq!(keys, ["secret default/db", "configmap shop/settings"]);
         let data = secret_data(&manifest.objects[0]);
         assert_eq!(data["user"], b"admin");
@@ -320,11 +304,7 @@ metadata: {name: web}
             ("p: *hunter2", 5, "not valid YAML"),
             ("kind: ConfigMap\nmetadata: *name", 6, "anchor"),
             ("kind: ConfigMap", 5, "apiVersion"),
-            (
-                "apiVersion: v1\nkind: ConfigMap",
-                4,
-                "without metadata.name",
-            ),
+            ("apiVersion: v1\nkind: ConfigMap", 4, "without metadata.name"),
             (
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: [1]",
                 8,

@@ -224,9 +224,7 @@ mod tests {
     use k8s_openapi::api::core::v1::ConfigMap;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-    use super::super::{
-        Freshness, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, Watched,
-    };
+    use super::super::{Freshness, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, Watched};
     use super::{MapObjects, lock};
 
     fn map(namespace: &str, value: &str) -> ConfigMap {

@@ -35,9 +35,7 @@ pub struct ObjectWatch {
 impl ObjectWatch {
     /// Makes a watch of a stream that keeps the promises above; it is dropped with the watch.
     pub fn new(states: impl Stream<Item = Watched> + Send + 'static) -> Self {
-        Self {
-            states: states.boxed(),
-        }
+        Self { states: states.boxed() }
     }
 
     /// A watch with nothing to say, for kinds that are not served.

@@ -1,8 +1,8 @@
 //! One view of the three kinds of containers in a pod's spec.
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, ContainerRestartRule, EnvFromSource, EnvVar, EphemeralContainer, Lifecycle, PodSpec, Probe,
-    ResourceRequirements, SecurityContext, VolumeMount,
+    Container, ContainerPort, ContainerRestartRule, EnvFromSource, EnvVar, EphemeralContainer, Lifecycle, PodSpec,
+    Probe, ResourceRequirements, SecurityContext, VolumeMount,
 };
 
 /// What part a container plays in its pod.

@@ -93,8 +93,11 @@ impl PodFacts {
             active_deadline: seconds(spec.active_deadline_seconds),
             has_init: spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()),
             has_sidecars: ContainerView::init(spec).any(|c| c.kind() == ContainerKind::Sidecar),
-            can_restart_all: ContainerView::all(spec)
-                .any(|c| c.restart_rules().iter().any(|rule| rule.action == "RestartAllContainers")),
+            can_restart_all: ContainerView::all(spec).any(|c| {
+                c.restart_rules()
+                    .iter()
+                    .any(|rule| rule.action == "RestartAllContainers")
+            }),
             containers: ContainerView::all(spec)
                 .map(|c| ContainerFacts {
                     name: c.name().into(),

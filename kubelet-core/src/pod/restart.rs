@@ -118,7 +118,11 @@ mod tests {
 
     #[test]
     fn the_policy_table_of_the_api() {
-        for (policy, zero, one) in [("Always", true, true), ("OnFailure", false, true), ("Never", false, false)] {
+        for (policy, zero, one) in [
+            ("Always", true, true),
+            ("OnFailure", false, true),
+            ("Never", false, false),
+        ] {
             let policy = RestartPolicy::from_text(Some(policy));
             assert_eq!((policy.restarts(0), policy.restarts(1)), (zero, one));
         }

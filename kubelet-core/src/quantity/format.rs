@@ -10,9 +10,7 @@ pub(super) fn canonical(nanos: i128, format: QuantityFormat) -> String {
         QuantityFormat::DecimalSi => decimal(nanos),
         QuantityFormat::DecimalExponent => exponent(nanos),
         // A small or broken amount has no form in powers of 1024.
-        QuantityFormat::BinarySi if nanos % NANOS != 0 || (nanos / NANOS).abs() < 1024 => {
-            decimal(nanos)
-        }
+        QuantityFormat::BinarySi if nanos % NANOS != 0 || (nanos / NANOS).abs() < 1024 => decimal(nanos),
         QuantityFormat::BinarySi => binary(nanos / NANOS),
     }
 }

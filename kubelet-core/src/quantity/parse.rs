@@ -14,9 +14,7 @@ const KEPT_DIGITS: usize = 18;
 #[non_exhaustive]
 pub enum ParseQuantityError {
     /// Not a number followed by a suffix.
-    #[error(
-        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-    )]
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
     Shape,
     /// What follows the number is no known suffix.
     #[error("unable to parse quantity's suffix")]
@@ -47,28 +45,16 @@ impl FromStr for Quantity {
         let parts = split(text)?;
         let scale = scale(parts.suffix)?;
         let (magnitude, format, keep) = match scale {
-            Scale::Ten(format, power) => (
-                decimal(&parts, power)?,
-                format,
-                keeps_decimal(&parts, power),
-            ),
+            Scale::Ten(format, power) => (decimal(&parts, power)?, format, keeps_decimal(&parts, power)),
             Scale::Two(power) => (
                 binary(&parts, power),
                 QuantityFormat::BinarySi,
                 keeps_binary(&parts, power),
             ),
         };
-        let nanos = if parts.negative {
-            -magnitude
-        } else {
-            magnitude
-        };
+        let nanos = if parts.negative { -magnitude } else { magnitude };
         let text = keep.then(|| Box::from(text));
-        Ok(Self {
-            nanos,
-            format,
-            text,
-        })
+        Ok(Self { nanos, format, text })
     }
 }
 
@@ -192,11 +178,7 @@ fn keeps_decimal(parts: &Parts<'_>, power: i64) -> bool {
     if length > KEPT_DIGITS {
         return false;
     }
-    let whole = if parts.whole.is_empty() {
-        "0"
-    } else {
-        parts.whole
-    };
+    let whole = if parts.whole.is_empty() { "0" } else { parts.whole };
     let digits = [whole, parts.fraction].concat();
     let last = power.saturating_sub(i64::try_from(parts.fraction.len()).unwrap_or(i64::MAX));
     last % 3 == 0 && last >= -9 && !digits.ends_with("000") && !digits.starts_with('0')
@@ -211,7 +193,5 @@ fn keeps_binary(parts: &Parts<'_>, power: u32) -> bool {
         40 => 2,
         _ => 0,
     };
-    parts.fraction.is_empty()
-        && parts.whole.len() <= longest
-        && read(parts.whole).is_some_and(|whole| whole % 8 != 0)
+    parts.fraction.is_empty() && parts.whole.len() <= longest && read(parts.whole).is_some_and(|whole| whole % 8 != 0)
 }

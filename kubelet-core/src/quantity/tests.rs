@@ -49,41 +49,14 @@ fn malformed_texts_are_told_apart() {
     for text in [
         "", "1 Gi", "0x10", "1MB", "1GiB", "1..2", "1e3m", "1gi", "1,000", " 1", "1\n", "１",
     ] {
-        assert_eq!(
-            text.parse::<Quantity>(),
-            Err(ParseQuantityError::Shape),
-            "{text:?}"
-        );
+        assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError::Shape), "{text:?}");
     }
-    for text in [
-        "1K",
-        "1ki",
-        "1i",
-        "1e",
-        "--1",
-        "1e9223372036854775808",
-        "1e+",
-        "1Ki5",
-    ] {
-        assert_eq!(
-            text.parse::<Quantity>(),
-            Err(ParseQuantityError::Suffix),
-            "{text:?}"
-        );
+    for text in ["1K", "1ki", "1i", "1e", "--1", "1e9223372036854775808", "1e+", "1Ki5"] {
+        assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError::Suffix), "{text:?}");
     }
     let long = "9".repeat(60);
-    for text in [
-        "1e2147483648",
-        "1e30",
-        "-1e31",
-        "1e9223372036854775807",
-        &long,
-    ] {
-        assert_eq!(
-            text.parse::<Quantity>(),
-            Err(ParseQuantityError::Range),
-            "{text:?}"
-        );
+    for text in ["1e2147483648", "1e30", "-1e31", "1e9223372036854775807", &long] {
+        assert_eq!(text.parse::<Quantity>(), Err(ParseQuantityError::Range), "{text:?}");
     }
 }
 
@@ -98,11 +71,7 @@ fn lists_are_rounded_up_to_thousandths() {
         ("100.100", "100.100"),
         ("0.0001Ki", "103m"),
     ] {
-        assert_eq!(
-            quantity(text).round_up_to_milli().to_string(),
-            rounded,
-            "{text}"
-        );
+        assert_eq!(quantity(text).round_up_to_milli().to_string(), rounded, "{text}");
     }
 }
 
@@ -125,10 +94,7 @@ fn the_api_form_is_trimmed_and_given_back() {
     let read = Quantity::try_from(&ApiQuantity(" 1500m ".to_owned())).unwrap();
     assert_eq!(ApiQuantity::from(&read).0, "1500m");
     assert_eq!(read, Quantity::from_milli(1500, QuantityFormat::BinarySi));
-    assert_eq!(
-        quantity("2"),
-        Quantity::from_value(2, QuantityFormat::DecimalSi)
-    );
+    assert_eq!(quantity("2"), Quantity::from_value(2, QuantityFormat::DecimalSi));
 }
 
 fn texts() -> impl Strategy<Value = String> {

@@ -126,9 +126,7 @@ impl Snapshot {
 
     pub(super) fn faults(&self) -> impl Iterator<Item = &ObjectFileFault> {
         let files = self.files.values();
-        self.trouble
-            .iter()
-            .chain(files.filter_map(|file| file.fault.as_ref()))
+        self.trouble.iter().chain(files.filter_map(|file| file.fault.as_ref()))
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Result<Object, ObjectError> {
@@ -179,10 +177,7 @@ impl Snapshot {
     /// Looks again, and returns what is there now if anything is different.
     pub(super) fn refreshed(&self, dir: &Path, reread: Reread) -> Option<Self> {
         let new = match self.read_files(dir, reread) {
-            Ok(files) => Self {
-                files,
-                trouble: None,
-            },
+            Ok(files) => Self { files, trouble: None },
             Err(error) => {
                 let trouble = Some(ObjectFileFault::new(dir, error));
                 if trouble != self.trouble {
@@ -209,11 +204,7 @@ impl Snapshot {
             || !self.files.iter().zip(&new.files).all(same)
     }
 
-    fn read_files(
-        &self,
-        dir: &Path,
-        reread: Reread,
-    ) -> io::Result<BTreeMap<OsString, Arc<FileContent>>> {
+    fn read_files(&self, dir: &Path, reread: Reread) -> io::Result<BTreeMap<OsString, Arc<FileContent>>> {
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(dir)? {
             let name = entry?.file_name();
@@ -307,9 +298,7 @@ fn read_manifest(path: &Path) -> Result<Manifest, ObjectFileFault> {
 
 fn read_text(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    File::open(path)?
-        .take(MAX_FILE_BYTES + 1)
-        .read_to_string(&mut text)?;
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE_BYTES {
         return Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
