@@ -1,0 +1,75 @@
+//! What a step tells its worker while it runs.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::status::{StartReason, StartReasons};
+
+/// What a step tells its worker: why containers could not be started, and whether it changed anything.
+#[derive(Debug, Default)]
+pub struct StepNotes {
+    reasons: Mutex<StartReasons>,
+    acted: AtomicBool,
+    in_flight: Mutex<BTreeMap<u64, String>>,
+}
+
+impl StepNotes {
+    fn reasons_mut(&self) -> MutexGuard<'_, StartReasons> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A container could not be started; shown as its waiting reason until it can.
+    pub fn start_failed(&self, container: &str, reason: impl Into<String>, message: impl Into<String>) {
+        self.reasons_mut()
+            .insert(container.to_owned(), StartReason::new(reason, message));
+    }
+
+    /// A container was started.
+    pub fn started(&self, container: &str) {
+        self.reasons_mut().remove(container);
+    }
+
+    /// Why containers could not be started when that was last tried.
+    #[must_use]
+    pub fn reasons(&self) -> StartReasons {
+        self.reasons_mut().clone()
+    }
+
+    /// Something was changed: the pod is to be looked at.
+    pub fn acted(&self) {
+        self.acted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether something was changed since this was last asked.
+    pub fn take_acted(&self) -> bool {
+        self.acted.swap(false, Ordering::Relaxed)
+    }
+
+    /// A call has begun; the report of a kubelet that cannot wait for its end names it.
+    pub fn call_begun(&self, number: u64, what: String) {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(number, what);
+    }
+
+    /// A call has ended.
+    pub fn call_ended(&self, number: u64) {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&number);
+    }
+
+    /// The calls that have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> Vec<String> {
+        self.in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
+    }
+}
