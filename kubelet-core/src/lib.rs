@@ -4,9 +4,10 @@ mod logs;
 mod manifest;
 
 pub use logs::{
-    ContainerEnded, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord,
-    LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError, container_log_link, container_log_name,
-    pod_uid_of_log_dir, restart_count_from_log_dir, tail_of_log,
+    ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths,
+    LogReader, LogRecord, LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError,
+    RotateError, Rotated, container_log_link, container_log_name, pod_uid_of_log_dir, remove_logs,
+    restart_count_from_log_dir, tail_of_log,
 };
 pub use manifest::{
     Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,

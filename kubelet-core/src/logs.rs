@@ -1,4 +1,4 @@
-//! Container logs on disk: where they lie, their format, writing, reading, and following.
+//! Container logs on disk: where they lie, their format, writing, reading, following and rotation.
 //!
 //! Source: kubelet 1.36, `cri-client/pkg/logs/logs.go`, `logs/container_log_manager.go`,
 //! `kuberuntime_logs.go`.
@@ -9,6 +9,7 @@ mod file;
 mod path;
 mod reader;
 mod record;
+mod rotate;
 mod watch;
 mod writer;
 
@@ -22,4 +23,5 @@ pub use self::path::{
 };
 pub use self::reader::{ContainerEnded, LogLiveness, LogOptions, LogReader, tail_of_log};
 pub use self::record::{LogFormat, LogRecord, LogStream, RecordError};
+pub use self::rotate::{LogCompressor, LogRotation, RotateError, Rotated, remove_logs};
 pub use self::writer::{LogWriter, MAX_RECORD_CONTENT};
