@@ -7,6 +7,7 @@ mod error;
 mod event;
 mod http;
 mod ids;
+mod logs;
 mod manifest;
 mod metrics;
 mod objects;
@@ -30,6 +31,15 @@ pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView,
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
+pub use logs::{
+    ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths,
+    LogReader, LogRecord, LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError,
+    RotateError, Rotated, container_log_link, container_log_name, pod_uid_of_log_dir, remove_logs,
+    restart_count_from_log_dir, tail_of_log,
+};
+pub use manifest::{
+    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,
+    decode_pods, manifest_kind,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use error::{BoxError, error_chain};

@@ -1,4 +1,5 @@
-//! Pod manifests: from the bytes of a file or an HTTP body to typed pods, with places for everything that is wrong.
+//! Pod manifests: from the bytes of a file or an HTTP body to typed pods, with places for
+//! everything that is wrong.
 
 use std::sync::Arc;
 
@@ -63,15 +64,16 @@ pub enum ManifestKind {
 
 /// Decodes one pod, as a manifest file holds it.
 ///
-/// A body whose first visible byte is `{` is strict JSON, everything else YAML 1.1 (`yes` is a boolean, `0644` is 420),
-/// of which only the first document is read. Aliases and merge keys work. A repeated key is refused, where upstream
-/// lets the last one win: in a pod it is a mistake that would drop a container or a limit without a word.
+/// A body whose first visible byte is `{` is strict JSON, everything else YAML 1.1 (`yes` is a
+/// boolean, `0644` is 420), of which only the first document is read. Aliases and merge keys work.
+/// A repeated key is refused, where upstream lets the last one win: in a pod it is a mistake that
+/// would drop a container or a limit without a word.
 ///
 /// Source: kubelet 1.36, `config/common.go` and `util/yaml/decoder.go`.
 ///
 /// # Errors
-/// When the body is too large, not well-formed, not a `v1` Pod, or has a value of a wrong type. The error names the
-/// first such place. Unknown fields are no error.
+/// When the body is too large, not well-formed, not a `v1` Pod, or has a value of a wrong type. The
+/// error names the first such place. Unknown fields are no error.
 pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
     let source = Source::read(text)?;
     match kind_of(&source.root)? {
@@ -83,10 +85,12 @@ pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
     }
 }
 
-/// Decodes an HTTP body: a `v1` Pod, or a `v1` PodList whose items need neither kind nor apiVersion.
+/// Decodes an HTTP body: a `v1` Pod, or a `v1` PodList whose items need neither kind nor
+/// apiVersion.
 ///
-/// The rules of [`decode_pod`] hold. Paths of errors and unknown fields start at the list (`items[1].spec`), those
-/// given to an item's [`Locator`] at that item. Unknown fields of the list itself are not reported.
+/// The rules of [`decode_pod`] hold. Paths of errors and unknown fields start at the list
+/// (`items[1].spec`), those given to an item's [`Locator`] at that item. Unknown fields of the list
+/// itself are not reported.
 ///
 /// # Errors
 /// As [`decode_pod`]; one bad item fails the whole list, as it does upstream.

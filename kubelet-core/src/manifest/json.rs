@@ -1,4 +1,5 @@
-//! Strict JSON as a tree. Only the structure is read here; tokens are left to `serde_json`, which keeps no places.
+//! Strict JSON as a tree. Only the structure is read here; tokens are left to `serde_json`, which
+//! keeps no places.
 
 use std::collections::HashSet;
 use std::sync::Arc;

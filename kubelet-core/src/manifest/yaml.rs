@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use serde_saphyr::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, Tag};
+use serde_saphyr::granit_parser::{
+    Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, Tag,
+};
 
 use super::error::ManifestError;
 use super::node::{Key, MAX_DEPTH, MAX_NODES, Mark, Node, Value};
@@ -30,7 +32,8 @@ pub(super) fn parse(text: &str) -> Result<Arc<Node>, ManifestError> {
     }
     let (event, at) = reader.next()?;
     let root = reader.node(event, at, 0)?;
-    // The rest of the document is syntax only, but a broken end must not pass: a file may still be in writing.
+    // The rest of the document is syntax only, but a broken end must not pass: a file may still be
+    // in writing.
     while !matches!(reader.next()?, (Event::DocumentEnd | Event::StreamEnd, _)) {}
     Ok(root)
 }
@@ -59,15 +62,17 @@ impl<'t> Reader<'t> {
             return Err(too_deep(at));
         }
         let (anchor, node) = match event {
-            Event::Scalar(text, style, anchor, tag) => {
-                (anchor, Node::new(at, typed(&text, style, tag.as_deref(), at)?))
-            }
+            Event::Scalar(text, style, anchor, tag) => (
+                anchor,
+                Node::new(at, typed(&text, style, tag.as_deref(), at)?),
+            ),
             Event::SequenceStart(_, anchor, _) => (anchor, Node::new(at, self.sequence(level)?)),
             Event::MappingStart(_, anchor, _) => (anchor, Node::new(at, self.mapping(level)?)),
             Event::Alias(id) => {
                 // An anchor is known once its node is complete, so an alias cannot contain itself.
                 let target = self.anchors.get(&id).ok_or_else(|| {
-                    ManifestError::new("this alias stands for a value that is not complete here").with_mark(at)
+                    ManifestError::new("this alias stands for a value that is not complete here")
+                        .with_mark(at)
                 })?;
                 return Ok(Arc::clone(target));
             }
@@ -102,7 +107,8 @@ impl<'t> Reader<'t> {
             if event == Event::MappingEnd {
                 break;
             }
-            let merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
+            let merge =
+                matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
             let key = self.node(event, at, level + 1)?;
             let (event, value_at) = self.next()?;
             let value = self.node(event, value_at, level + 1)?;
@@ -129,7 +135,12 @@ impl<'t> Reader<'t> {
         seen: &mut HashSet<Box<str>>,
         into: &mut Vec<(Key, Arc<Node>)>,
     ) -> Result<(), ManifestError> {
-        let wrong = || ManifestError::at(source, "a merge key takes a mapping or a sequence of mappings");
+        let wrong = || {
+            ManifestError::at(
+                source,
+                "a merge key takes a mapping or a sequence of mappings",
+            )
+        };
         let sources: Vec<&Node> = match &source.value {
             Value::Map(_) => vec![source],
             Value::Seq(items) => items.iter().map(|item| &**item).collect(),
@@ -139,12 +150,16 @@ impl<'t> Reader<'t> {
             let Value::Map(entries) = &source.value else {
                 return Err(wrong());
             };
-            // Copies count like values that are written out, or merges of merges would grow without bound.
+            // Copies count like values that are written out, or merges of merges would grow without
+            // bound.
             self.nodes = self
                 .nodes
                 .saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
             if self.nodes > MAX_NODES {
-                return Err(ManifestError::at(source, "the manifest has too many values"));
+                return Err(ManifestError::at(
+                    source,
+                    "the manifest has too many values",
+                ));
             }
             for (key, value) in entries {
                 if seen.insert(key.name.clone()) {
@@ -156,8 +171,14 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn typed(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Mark) -> Result<Value, ManifestError> {
-    let wrong = |what: &str| Err(ManifestError::new(format!("{text:?} is no {what}")).with_mark(at));
+fn typed(
+    text: &str,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    at: Mark,
+) -> Result<Value, ManifestError> {
+    let wrong =
+        |what: &str| Err(ManifestError::new(format!("{text:?} is no {what}")).with_mark(at));
     let plain = style == ScalarStyle::Plain;
     match tag.map(|tag| tag.core_suffix()) {
         None if plain => Ok(scalar::resolve(text)),
@@ -175,8 +196,11 @@ fn typed(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Mark) -> Result<
             value @ (Value::Int(_) | Value::Float(..)) => Ok(value),
             _ => wrong("number"),
         },
-        // Private tags say nothing about JSON types, so the text counts as it stands; `!` means "do not resolve".
-        Some(_) if plain && tag.is_some_and(|tag| !tag.suffix().is_empty()) => Ok(scalar::resolve(text)),
+        // Private tags say nothing about JSON types, so the text counts as it stands; `!` means "do
+        // not resolve".
+        Some(_) if plain && tag.is_some_and(|tag| !tag.suffix().is_empty()) => {
+            Ok(scalar::resolve(text))
+        }
         Some(_) => Ok(Value::Text(text.into())),
     }
 }
@@ -184,9 +208,10 @@ fn typed(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Mark) -> Result<
 /// Keys are text in JSON; YAML's numbers and booleans become their canonical text.
 fn key_name(key: &Node, at: Mark) -> Result<Box<str>, ManifestError> {
     match key.value {
-        Value::Null | Value::Seq(_) | Value::Map(_) => {
-            Err(ManifestError::new("a mapping key must be a string, a number or a boolean").with_mark(at))
-        }
+        Value::Null | Value::Seq(_) | Value::Map(_) => Err(ManifestError::new(
+            "a mapping key must be a string, a number or a boolean",
+        )
+        .with_mark(at)),
         _ => Ok(key.scalar().unwrap_or_default().into()),
     }
 }
@@ -200,7 +225,10 @@ pub(super) fn duplicate(entries: &[(Key, Arc<Node>)], name: &str, at: Mark) -> M
 }
 
 pub(super) fn too_deep(at: Mark) -> ManifestError {
-    ManifestError::new(format!("values are nested more than {MAX_DEPTH} levels deep")).with_mark(at)
+    ManifestError::new(format!(
+        "values are nested more than {MAX_DEPTH} levels deep"
+    ))
+    .with_mark(at)
 }
 
 fn malformed(err: &ScanError) -> ManifestError {
