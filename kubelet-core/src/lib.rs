@@ -10,6 +10,7 @@ mod ids;
 mod logs;
 mod manifest;
 mod metrics;
+pub mod env;
 mod objects;
 mod observation;
 mod pleg;
