@@ -3,6 +3,7 @@
 mod admission;
 mod cache;
 mod clock;
+pub mod env;
 mod error;
 mod event;
 mod http;
@@ -10,7 +11,6 @@ mod ids;
 mod logs;
 mod manifest;
 mod metrics;
-pub mod env;
 mod objects;
 mod observation;
 mod pleg;
@@ -32,21 +32,17 @@ pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView,
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
-pub use logs::{
-    ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths,
-    LogReader, LogRecord, LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError,
-    RotateError, Rotated, container_log_link, container_log_name, pod_uid_of_log_dir, remove_logs,
-    restart_count_from_log_dir, tail_of_log,
-};
-pub use manifest::{
-    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod,
-    decode_pods, manifest_kind,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
+pub use logs::{
+    ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord,
+    LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError, RotateError, Rotated, container_log_link,
+    container_log_name, pod_uid_of_log_dir, remove_logs, restart_count_from_log_dir, tail_of_log,
+};
 pub use manifest::{
     Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod, decode_pods,
     manifest_kind,

@@ -18,8 +18,7 @@ mod tests;
 
 pub use self::error::LogError;
 pub use self::path::{
-    LogPaths, container_log_link, container_log_name, pod_uid_of_log_dir,
-    restart_count_from_log_dir,
+    LogPaths, container_log_link, container_log_name, pod_uid_of_log_dir, restart_count_from_log_dir,
 };
 pub use self::reader::{ContainerEnded, LogLiveness, LogOptions, LogReader, tail_of_log};
 pub use self::record::{LogFormat, LogRecord, LogStream, RecordError};

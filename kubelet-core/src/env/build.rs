@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvFromSource, EnvVar, EnvVarSource, EphemeralContainer, FileKeySelector, PodSpec,
-    ResourceRequirements, Service,
+    Container, EnvFromSource, EnvVar, EnvVarSource, EphemeralContainer, FileKeySelector, PodSpec, ResourceRequirements,
+    Service,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -22,9 +22,7 @@ use super::file_key::{EnvFileAccessError, read_env_file};
 use super::resource_ref::resource_value;
 use super::services::{API_NAMESPACE, API_SERVICE, ServiceLinks, service_variables};
 use super::variables::Env;
-use crate::objects::{
-    Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource,
-};
+use crate::objects::{Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource};
 use references::{References, Source};
 
 /// The parts of a container, regular, init or ephemeral, that make its environment.
@@ -148,14 +146,9 @@ pub async fn build_env(request: &EnvRequest<'_>) -> Result<Env, EnvError> {
         }
     }
     for variable in request.container.env {
-        let value = match (
-            variable.value.as_deref().unwrap_or_default(),
-            &variable.value_from,
-        ) {
+        let value = match (variable.value.as_deref().unwrap_or_default(), &variable.value_from) {
             ("", Some(from)) => request.value_from(from, &mut references).await?,
-            (text, _) => Some(expand(text, |name| {
-                env.get(name).or_else(|| services.get(name))
-            })),
+            (text, _) => Some(expand(text, |name| env.get(name).or_else(|| services.get(name)))),
         };
         if let Some(value) = value {
             env.set(&variable.name, value);
@@ -181,14 +174,9 @@ impl EnvRequest<'_> {
         } else if let Some(selector) = &from.resource_field_ref {
             let nothing = BTreeMap::new();
             let allocatable = self.allocatable.unwrap_or(&nothing);
-            resource_value(
-                selector,
-                self.fields.pod,
-                self.container.resources,
-                allocatable,
-            )
-            .map(Some)
-            .map_err(EnvError::Resource)
+            resource_value(selector, self.fields.pod, self.container.resources, allocatable)
+                .map(Some)
+                .map_err(EnvError::Resource)
         } else if let Some(source) = Source::of_key(from) {
             references.key(source).await
         } else if let Some(file) = &from.file_key_ref {
@@ -205,9 +193,7 @@ impl EnvRequest<'_> {
             path,
             volume_name: volume,
         } = file;
-        let unmounted = || EnvError::VolumeNotMounted {
-            volume: volume.clone(),
-        };
+        let unmounted = || EnvError::VolumeNotMounted { volume: volume.clone() };
         let root = self.volumes.and_then(|volumes| volumes.get(volume));
         let root = root.ok_or_else(unmounted)?.clone();
         let inside = path.clone();
@@ -237,10 +223,7 @@ impl EnvRequest<'_> {
 
     /// The service variables; none where services are not served.
     async fn services(&self, namespace: &str, links: ServiceLinks) -> Result<Env, EnvError> {
-        let Some(objects) = self
-            .objects
-            .filter(|objects| objects.serves(ObjectKind::Service))
-        else {
+        let Some(objects) = self.objects.filter(|objects| objects.serves(ObjectKind::Service)) else {
             return Ok(Env::new());
         };
         match list_services(objects, namespace, links).await {

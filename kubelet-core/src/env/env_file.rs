@@ -50,8 +50,7 @@ pub fn env_file_value<'t>(text: &'t str, name: &str) -> Result<Option<&'t str>, 
     let mut rest = text;
     let mut line = 1;
     while !rest.is_empty() {
-        let assignment =
-            Assignment::read(rest).map_err(|problem| EnvFileError { line, problem })?;
+        let assignment = Assignment::read(rest).map_err(|problem| EnvFileError { line, problem })?;
         if let Some((found, value)) = assignment.content
             && found == name
         {
@@ -82,9 +81,7 @@ impl<'t> Assignment<'t> {
                 bytes: line.len(),
             });
         }
-        let (name, _) = trimmed
-            .split_once('=')
-            .ok_or(EnvFileProblem::NoAssignment)?;
+        let (name, _) = trimmed.split_once('=').ok_or(EnvFileProblem::NoAssignment)?;
         if name.is_empty() {
             return Err(EnvFileProblem::NoName);
         }

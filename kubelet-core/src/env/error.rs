@@ -100,12 +100,8 @@ impl EnvError {
             | EnvError::EnvFileKeyMissing { .. } => true,
             EnvError::Object(error) => !matches!(error, ObjectError::NotServed { .. }),
             EnvError::Field(error) => error.is_retryable(),
-            EnvError::EnvFileUnreadable { source, .. } => {
-                !matches!(source, EnvFileAccessError::Path)
-            }
-            EnvError::ServiceLinksUnset | EnvError::NoSource { .. } | EnvError::Resource(_) => {
-                false
-            }
+            EnvError::EnvFileUnreadable { source, .. } => !matches!(source, EnvFileAccessError::Path),
+            EnvError::ServiceLinksUnset | EnvError::NoSource { .. } | EnvError::Resource(_) => false,
         }
     }
 }

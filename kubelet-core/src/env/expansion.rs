@@ -42,10 +42,7 @@ pub fn expand<'v>(text: &str, lookup: impl Fn(&str) -> Option<&'v str>) -> Strin
 
 /// Expands each word of a command line with the container's final environment.
 pub fn expand_command(words: &[String], env: &Env) -> Vec<String> {
-    words
-        .iter()
-        .map(|word| expand(word, |name| env.get(name)))
-        .collect()
+    words.iter().map(|word| expand(word, |name| env.get(name))).collect()
 }
 
 /// Expands the `subPathExpr` of a mount.
@@ -94,13 +91,7 @@ mod tests {
     use super::{expand, expand_command, expand_sub_path};
 
     fn env() -> Env {
-        Env::from_iter([
-            ("A", "1"),
-            ("B", "$(A)"),
-            ("E", ""),
-            ("a b", "odd"),
-            ("$(A", "n"),
-        ])
+        Env::from_iter([("A", "1"), ("B", "$(A)"), ("E", ""), ("a b", "odd"), ("$(A", "n")])
     }
 
     #[test]
@@ -139,11 +130,7 @@ mod tests {
 
     #[test]
     fn each_word_of_a_command_is_expanded() {
-        let words = [
-            "sh".to_owned(),
-            "-c".to_owned(),
-            "echo $(A) $$(A)".to_owned(),
-        ];
+        let words = ["sh".to_owned(), "-c".to_owned(), "echo $(A) $$(A)".to_owned()];
         assert_eq!(expand_command(&words, &env()), ["sh", "-c", "echo 1 $(A)"]);
     }
 

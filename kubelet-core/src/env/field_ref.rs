@@ -82,9 +82,7 @@ impl<'a> PodFields<'a> {
 
     /// The addresses shown to the pod: the first of the node's primary family, then the first of the other.
     pub fn shown_pod_ips(&self) -> Vec<IpAddr> {
-        let in_host_network = self
-            .spec()
-            .is_some_and(|spec| spec.host_network == Some(true));
+        let in_host_network = self.spec().is_some_and(|spec| spec.host_network == Some(true));
         let ips = if self.pod_ips.is_empty() && in_host_network {
             &self.host_ips
         } else {
@@ -93,15 +91,8 @@ impl<'a> PodFields<'a> {
         let Some(primary) = self.host_ips.first().or_else(|| ips.first()) else {
             return Vec::new();
         };
-        let first = |alike: bool| {
-            ips.iter()
-                .find(|ip| (ip.is_ipv4() == primary.is_ipv4()) == alike)
-        };
-        first(true)
-            .into_iter()
-            .chain(first(false))
-            .copied()
-            .collect()
+        let first = |alike: bool| ips.iter().find(|ip| (ip.is_ipv4() == primary.is_ipv4()) == alike);
+        first(true).into_iter().chain(first(false)).copied().collect()
     }
 
     /// The value of a field.
@@ -133,16 +124,11 @@ impl<'a> PodFields<'a> {
         let (map, valid) = match map {
             "metadata.labels" => (&metadata.labels, is_qualified_name(key)),
             // Annotations may be written with capitals in the prefix.
-            "metadata.annotations" => (
-                &metadata.annotations,
-                is_qualified_name(&key.to_ascii_lowercase()),
-            ),
+            "metadata.annotations" => (&metadata.annotations, is_qualified_name(&key.to_ascii_lowercase())),
             _ => return Err(unsupported(path)),
         };
         if !valid {
-            return Err(FieldRefError::Key {
-                path: path.to_owned(),
-            });
+            return Err(FieldRefError::Key { path: path.to_owned() });
         }
         let value = map.as_ref().and_then(|map| map.get(key));
         Ok(value.cloned().unwrap_or_default())
@@ -152,9 +138,7 @@ impl<'a> PodFields<'a> {
         let metadata = &self.pod.metadata;
         let spec = self.spec();
         let text = |value: &Option<String>| value.clone().unwrap_or_default();
-        let no_host_ip = || FieldRefError::NoHostIp {
-            path: path.to_owned(),
-        };
+        let no_host_ip = || FieldRefError::NoHostIp { path: path.to_owned() };
         Ok(match path {
             "metadata.name" => text(&metadata.name),
             "metadata.namespace" => text(&metadata.namespace),
@@ -190,9 +174,7 @@ impl FieldRefError {
 }
 
 fn unsupported(path: &str) -> FieldRefError {
-    FieldRefError::Path {
-        path: path.to_owned(),
-    }
+    FieldRefError::Path { path: path.to_owned() }
 }
 
 /// Takes `map['key']` apart.
@@ -239,9 +221,9 @@ mod tests {
     fn pod() -> Pod {
         let map = |entries: &[(&str, &str)]| {
             let entries = entries.iter();
-            Some(BTreeMap::from_iter(entries.map(|(key, value)| {
-                ((*key).to_owned(), (*value).to_owned())
-            })))
+            Some(BTreeMap::from_iter(
+                entries.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())),
+            ))
         };
         Pod {
             metadata: ObjectMeta {
@@ -271,10 +253,7 @@ mod tests {
             ("metadata.namespace", "shop"),
             ("metadata.uid", "u-1"),
             ("metadata.labels", "app=\"web\"\nexample.com/tier=\"1\""),
-            (
-                "metadata.annotations",
-                "a=\"say \\\"hi\\\"\"\nb=\"two\\nlines\"",
-            ),
+            ("metadata.annotations", "a=\"say \\\"hi\\\"\"\nb=\"two\\nlines\""),
             ("metadata.labels['app']", "web"),
             ("metadata.labels['example.com/tier']", "1"),
             ("metadata.labels['none']", ""),
@@ -316,10 +295,7 @@ mod tests {
             api_version: Some("v2".into()),
             field_path: "metadata.name".into(),
         };
-        assert!(matches!(
-            fields.value(&other),
-            Err(FieldRefError::Version { .. })
-        ));
+        assert!(matches!(fields.value(&other), Err(FieldRefError::Version { .. })));
     }
 
     #[test]
@@ -328,18 +304,8 @@ mod tests {
         let fields = PodFields::new(&pod, "edge-7");
         assert_eq!(fields.value(&field("status.podIP")).unwrap(), "");
         assert_eq!(fields.value(&field("status.podIPs")).unwrap(), "");
-        assert!(
-            fields
-                .value(&field("status.hostIP"))
-                .unwrap_err()
-                .is_retryable()
-        );
-        assert!(
-            fields
-                .value(&field("status.hostIPs"))
-                .unwrap_err()
-                .is_retryable()
-        );
+        assert!(fields.value(&field("status.hostIP")).unwrap_err().is_retryable());
+        assert!(fields.value(&field("status.hostIPs")).unwrap_err().is_retryable());
         pod.spec.as_mut().unwrap().host_network = Some(true);
         let fields = PodFields::new(&pod, "edge-7").with_host_ips(ips(&["10.0.0.7"]));
         assert_eq!(fields.value(&field("status.podIP")).unwrap(), "10.0.0.7");

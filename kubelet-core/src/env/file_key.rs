@@ -38,9 +38,7 @@ pub enum EnvFileAccessError {
 pub(super) fn read_env_file(root: &Path, path: &str) -> Result<Option<String>, EnvFileAccessError> {
     match read(root, path) {
         Ok(text) => Ok(Some(text)),
-        Err(EnvFileAccessError::Io { source }) if source.kind() == io::ErrorKind::NotFound => {
-            Ok(None)
-        }
+        Err(EnvFileAccessError::Io { source }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -61,10 +59,7 @@ fn read(root: &Path, path: &str) -> Result<String, EnvFileAccessError> {
         return Err(EnvFileAccessError::NotAFile);
     }
     let file = File::open(&full).map_err(io_error)?;
-    if !opened_path(&file, full)
-        .map_err(io_error)?
-        .starts_with(&root)
-    {
+    if !opened_path(&file, full).map_err(io_error)?.starts_with(&root) {
         return Err(EnvFileAccessError::Outside);
     }
     let mut text = String::new();
@@ -133,10 +128,7 @@ mod tests {
             assert!(matches!(error(path), EnvFileAccessError::Path), "{path:?}");
         }
         for path in ["link", "up/secret"] {
-            assert!(
-                matches!(error(path), EnvFileAccessError::Outside),
-                "{path:?}"
-            );
+            assert!(matches!(error(path), EnvFileAccessError::Outside), "{path:?}");
         }
         assert!(matches!(error("folder"), EnvFileAccessError::NotAFile));
         assert!(matches!(error("large"), EnvFileAccessError::TooLarge));

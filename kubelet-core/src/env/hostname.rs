@@ -48,10 +48,7 @@ pub enum HostnameError {
 /// # Errors
 /// [`HostnameError::Invalid`] for a field of the wrong form, [`HostnameError::Empty`] if the cut
 /// leaves nothing.
-pub fn hostname_and_domain(
-    pod: &Pod,
-    cluster_domain: &str,
-) -> Result<(String, String), HostnameError> {
+pub fn hostname_and_domain(pod: &Pod, cluster_domain: &str) -> Result<(String, String), HostnameError> {
     let nothing = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&nothing);
     if let Some(name) = given(&spec.hostname_override) {
@@ -84,11 +81,7 @@ pub fn hostname_and_domain(
 ///
 /// # Errors
 /// [`HostnameError::FqdnTooLong`] if the full name has more than 64 bytes.
-pub fn sandbox_hostname(
-    pod: &Pod,
-    hostname: &str,
-    domain: &str,
-) -> Result<Option<String>, HostnameError> {
+pub fn sandbox_hostname(pod: &Pod, hostname: &str, domain: &str) -> Result<Option<String>, HostnameError> {
     let flag = |of: fn(&PodSpec) -> Option<bool>| pod.spec.as_ref().and_then(of) == Some(true);
     if flag(|spec| spec.host_network) {
         return Ok(None);
@@ -123,9 +116,7 @@ fn cut(name: &str) -> Result<String, HostnameError> {
         short = start.trim_end_matches(['-', '.']);
     }
     if short.is_empty() {
-        return Err(HostnameError::Empty {
-            name: name.to_owned(),
-        });
+        return Err(HostnameError::Empty { name: name.to_owned() });
     }
     Ok(short.to_owned())
 }
@@ -165,22 +156,14 @@ mod tests {
         let cases = [
             ("web", spec("", "", ""), ("web", "")),
             ("web", spec("front", "", ""), ("front", "")),
-            (
-                "web",
-                spec("", "sub", ""),
-                ("web", "sub.shop.svc.cluster.local"),
-            ),
+            ("web", spec("", "sub", ""), ("web", "sub.shop.svc.cluster.local")),
             (
                 "web",
                 spec("front", "sub", "full.example.com"),
                 ("full.example.com", ""),
             ),
             (&long, spec("", "", ""), (&at_limit[..61], "")),
-            (
-                "web",
-                spec("", "", &long.replace("-.", "a.")),
-                (&at_limit[..62], ""),
-            ),
+            ("web", spec("", "", &long.replace("-.", "a.")), (&at_limit[..62], "")),
             (&at_limit, spec("", "", ""), (&at_limit, "")),
         ];
         for (name, spec, (hostname, domain)) in cases {
@@ -221,14 +204,8 @@ mod tests {
             pod("web", spec)
         };
         let name = |pod: &Pod, host: &str, domain: &str| sandbox_hostname(pod, host, domain);
-        assert_eq!(
-            name(&with(false, false), "web", "d"),
-            Ok(Some("web".into()))
-        );
-        assert_eq!(
-            name(&with(true, false), "web", "d"),
-            Ok(Some("web.d".into()))
-        );
+        assert_eq!(name(&with(false, false), "web", "d"), Ok(Some("web".into())));
+        assert_eq!(name(&with(true, false), "web", "d"), Ok(Some("web.d".into())));
         assert_eq!(name(&with(true, false), "web", ""), Ok(Some("web".into())));
         assert_eq!(name(&with(true, true), "web", "d"), Ok(None));
         let fits = "d".repeat(60);

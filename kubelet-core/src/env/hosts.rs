@@ -20,12 +20,7 @@ fe00::2\tip6-allrouters
 /// `hostname` is the short name even if the sandbox is made with the full one; `domain` may be empty.
 ///
 /// Source: kubelet 1.36, `kubelet_pods.go`.
-pub fn hosts_file(
-    pod_ips: &[IpAddr],
-    hostname: &str,
-    domain: &str,
-    aliases: &[HostAlias],
-) -> String {
+pub fn hosts_file(pod_ips: &[IpAddr], hostname: &str, domain: &str, aliases: &[HostAlias]) -> String {
     let mut file = format!("{POD_NETWORK_HEADER}{FIXED_ENTRIES}");
     for ip in pod_ips {
         file.push_str(&if domain.is_empty() {
@@ -118,9 +113,7 @@ mod tests {
         );
         assert_eq!(
             host_network_hosts_file("127.0.0.1 localhost", &[alias("10.9.9.9", &["a"])]),
-            format!(
-                "{header}127.0.0.1 localhost\n\n# Entries added by HostAliases.\n10.9.9.9\ta\n"
-            )
+            format!("{header}127.0.0.1 localhost\n\n# Entries added by HostAliases.\n10.9.9.9\ta\n")
         );
     }
 }

@@ -3,23 +3,16 @@
 /// A DNS-1123 label: lower-case letters, digits and inner dashes, at most 63 bytes.
 pub(super) fn is_dns_label(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    !text.is_empty()
-        && text.len() <= 63
-        && text.bytes().all(allowed)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.len() <= 63 && text.bytes().all(allowed) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 /// A DNS-1123 subdomain: parts joined by dots, at most 253 bytes. The parts have no limit of their own.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     text.len() <= 253
-        && text.split('.').all(|part| {
-            !part.is_empty()
-                && part.bytes().all(allowed)
-                && !part.starts_with('-')
-                && !part.ends_with('-')
-        })
+        && text
+            .split('.')
+            .all(|part| !part.is_empty() && part.bytes().all(allowed) && !part.starts_with('-') && !part.ends_with('-'))
 }
 
 /// The key of a label or annotation: a name, perhaps after a DNS subdomain and a slash.

@@ -102,9 +102,7 @@ fn find<'p>(
         .chain(init.map(|container| (container, false)))
         .find(|(container, _)| container.name == name)
         .map(|(container, falls_back)| (container.resources.as_ref(), falls_back))
-        .ok_or_else(|| ResourceRefError::Container {
-            name: name.to_owned(),
-        })
+        .ok_or_else(|| ResourceRefError::Container { name: name.to_owned() })
 }
 
 /// What a selector asks for.
@@ -118,10 +116,7 @@ impl<'a> Asked<'a> {
     fn parse(resource: &'a str) -> Result<Self, ResourceRefError> {
         let asked = match resource.split_once('.') {
             Some(("limits", name)) => Self { limits: true, name },
-            Some(("requests", name)) => Self {
-                limits: false,
-                name,
-            },
+            Some(("requests", name)) => Self { limits: false, name },
             _ => Self {
                 limits: false,
                 name: "",
@@ -180,9 +175,7 @@ impl<'a> Asked<'a> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use k8s_openapi::api::core::v1::{
-        Container, Pod, PodSpec, ResourceFieldSelector, ResourceRequirements,
-    };
+    use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceFieldSelector, ResourceRequirements};
     use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
     use super::{ResourceRefError, resource_value};
@@ -269,11 +262,7 @@ mod tests {
             ("init", "limits.memory", "", "0"),
         ] {
             let got = value(container, resource, divisor);
-            assert_eq!(
-                got.as_deref(),
-                Ok(expected),
-                "{container} {resource} / {divisor}"
-            );
+            assert_eq!(got.as_deref(), Ok(expected), "{container} {resource} / {divisor}");
         }
     }
 
@@ -281,25 +270,13 @@ mod tests {
     fn what_cannot_be_answered_is_said() {
         let missing = value("none", "limits.cpu", "").unwrap_err();
         assert_eq!(missing.to_string(), "container none not found");
-        for resource in [
-            "limits.pods",
-            "cpu",
-            "limits",
-            "limits.nvidia.com/gpu",
-            "x.cpu",
-        ] {
+        for resource in ["limits.pods", "cpu", "limits", "limits.nvidia.com/gpu", "x.cpu"] {
             let error = value("", resource, "").unwrap_err();
-            assert!(
-                matches!(error, ResourceRefError::Resource { .. }),
-                "{resource}"
-            );
+            assert!(matches!(error, ResourceRefError::Resource { .. }), "{resource}");
         }
         for divisor in ["-1", "x", "1e99"] {
             let error = value("", "limits.cpu", divisor).unwrap_err();
-            assert!(
-                matches!(error, ResourceRefError::Quantity { .. }),
-                "{divisor}"
-            );
+            assert!(matches!(error, ResourceRefError::Quantity { .. }), "{divisor}");
         }
     }
 }

@@ -71,10 +71,7 @@ fn add(env: &mut Env, name: &str, service: &Service) {
     for port in ports {
         if let Some(port_name) = port.name.as_deref().filter(|name| !name.is_empty()) {
             let port_name = variable_name(port_name);
-            env.set(
-                format!("{name}_SERVICE_PORT_{port_name}"),
-                port.port.to_string(),
-            );
+            env.set(format!("{name}_SERVICE_PORT_{port_name}"), port.port.to_string());
         }
     }
     let host = if ip.contains(':') {
@@ -191,10 +188,7 @@ mod tests {
         ];
         assert_eq!(
             lines(&all, ServiceLinks::Enabled),
-            [
-                "KUBERNETES_SERVICE_HOST=10.0.0.2",
-                "WEB_SERVICE_HOST=10.0.0.3"
-            ]
+            ["KUBERNETES_SERVICE_HOST=10.0.0.2", "WEB_SERVICE_HOST=10.0.0.3"]
         );
         assert_eq!(
             lines(&all, ServiceLinks::Disabled),

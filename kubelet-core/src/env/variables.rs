@@ -53,9 +53,7 @@ impl Env {
 
 impl fmt::Debug for Env {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.iter().map(|(name, _)| name))
-            .finish()
+        f.debug_list().entries(self.iter().map(|(name, _)| name)).finish()
     }
 }
 

@@ -92,14 +92,8 @@ impl Assembler {
         if let Some(left) = &mut self.records_left {
             *left = left.saturating_sub(1);
         }
-        let wanted = self
-            .options
-            .since
-            .is_none_or(|since| record.timestamp >= since)
-            && self
-                .options
-                .stream
-                .is_none_or(|stream| record.stream == stream);
+        let wanted = self.options.since.is_none_or(|since| record.timestamp >= since)
+            && self.options.stream.is_none_or(|stream| record.stream == stream);
         if wanted && !record.content.is_empty() {
             if self.options.timestamps && self.at_line_start {
                 self.show(record.shown_time().as_bytes(), out);
@@ -108,11 +102,7 @@ impl Assembler {
             self.show(&record.content, out);
             self.at_line_start = record.content.ends_with(b"\n");
         }
-        if self.is_done() {
-            Flow::Done
-        } else {
-            Flow::More
-        }
+        if self.is_done() { Flow::Done } else { Flow::More }
     }
 
     fn show(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
@@ -145,9 +135,7 @@ mod tests {
         let mut assembler = Assembler::new(options);
         let mut out = Vec::new();
         for line in log.split_inclusive('\n') {
-            if assembler.is_done()
-                || assembler.line(line.as_bytes(), &mut out).unwrap() == Flow::Done
-            {
+            if assembler.is_done() || assembler.line(line.as_bytes(), &mut out).unwrap() == Flow::Done {
                 break;
             }
         }
@@ -162,10 +150,7 @@ mod tests {
             shown(LOG, |options| options.stream = Some(LogStream::Stdout)),
             "one\ntwo\n"
         );
-        assert_eq!(
-            shown(LOG, |options| options.stream = Some(LogStream::Stderr)),
-            "oops\n"
-        );
+        assert_eq!(shown(LOG, |options| options.stream = Some(LogStream::Stderr)), "oops\n");
     }
 
     #[test]
@@ -178,20 +163,14 @@ mod tests {
 
     #[test]
     fn limits_cut_exactly() {
-        assert_eq!(
-            shown(LOG, |options| options.limit_bytes = Some(5)),
-            "one\nt"
-        );
+        assert_eq!(shown(LOG, |options| options.limit_bytes = Some(5)), "one\nt");
         assert_eq!(shown(LOG, |options| options.limit_bytes = Some(0)), "");
         let set = |options: &mut LogOptions| {
             options.limit_bytes = Some(33);
             options.timestamps = true;
         };
         assert_eq!(shown(LOG, set), "2026-01-01T00:00:01.000000000Z on");
-        assert_eq!(
-            shown(LOG, |options| options.tail_lines = Some(2)),
-            "one\ntw"
-        );
+        assert_eq!(shown(LOG, |options| options.tail_lines = Some(2)), "one\ntw");
         assert_eq!(
             shown(LOG, |options| options.since =
                 Some("2026-01-01T00:00:03Z".parse().unwrap())),

@@ -36,9 +36,7 @@ pub enum LogError {
 impl LogError {
     pub(super) fn io(op: &'static str, path: &std::path::Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::NotFound {
-            Self::NotFound {
-                path: path.to_owned(),
-            }
+            Self::NotFound { path: path.to_owned() }
         } else {
             Self::Io {
                 op,

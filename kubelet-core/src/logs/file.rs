@@ -77,12 +77,7 @@ fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
         let start = end.saturating_sub(TAIL_BLOCK);
         let wanted = &mut block[..usize::try_from(end - start).unwrap_or(0)];
         file.read_exact_at(wanted, start)?;
-        for (index, _) in wanted
-            .iter()
-            .enumerate()
-            .rev()
-            .filter(|(_, byte)| **byte == b'\n')
-        {
+        for (index, _) in wanted.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
             found += 1;
             if found > lines {
                 return Ok(start + index as u64 + 1);
@@ -93,12 +88,8 @@ fn tail_offset(file: &File, lines: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-async fn blocking<T: Send + 'static>(
-    call: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(call)
-        .await
-        .map_err(io::Error::other)?
+async fn blocking<T: Send + 'static>(call: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    tokio::task::spawn_blocking(call).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]

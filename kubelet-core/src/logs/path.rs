@@ -29,13 +29,7 @@ impl LogPaths {
     }
 
     /// `<pod directory>/<container>`.
-    pub fn container_dir(
-        &self,
-        namespace: &str,
-        name: &str,
-        uid: &str,
-        container: &str,
-    ) -> PathBuf {
+    pub fn container_dir(&self, namespace: &str, name: &str, uid: &str, container: &str) -> PathBuf {
         self.pod_dir(namespace, name, uid).join(container)
     }
 
@@ -62,12 +56,7 @@ pub fn container_log_name(container: &str, restart_count: u32) -> String {
 /// `/var/log/containers`.
 ///
 /// The part before `.log` is cut so that the name has at most 255 bytes.
-pub fn container_log_link(
-    pod: &str,
-    namespace: &str,
-    container: &str,
-    container_id: &str,
-) -> String {
+pub fn container_log_link(pod: &str, namespace: &str, container: &str, container_id: &str) -> String {
     const SUFFIX: &str = ".log";
     let mut name = format!("{pod}_{namespace}_{container}-{container_id}");
     let mut end = name.len().min(MAX_FILE_NAME - SUFFIX.len());
@@ -111,26 +100,19 @@ pub fn restart_count_from_log_dir(dir: &Path) -> io::Result<u32> {
 /// are not ours.
 fn restart_count_of(file_name: &str) -> Option<u32> {
     let (number, rest) = file_name.split_once(".log")?;
-    let ours = number.bytes().all(|byte| byte.is_ascii_digit())
-        && (rest.is_empty() || rest.starts_with('.'));
+    let ours = number.bytes().all(|byte| byte.is_ascii_digit()) && (rest.is_empty() || rest.starts_with('.'));
     if ours { number.parse().ok() } else { None }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        LogPaths, container_log_link, pod_uid_of_log_dir, restart_count_from_log_dir,
-        restart_count_of,
-    };
+    use super::{LogPaths, container_log_link, pod_uid_of_log_dir, restart_count_from_log_dir, restart_count_of};
 
     #[test]
     fn paths_follow_the_upstream_layout() {
         let paths = LogPaths::new("/var/log/pods");
         let log = paths.container_log("default", "web", "1234-5", "nginx", 3);
-        assert_eq!(
-            log.to_str().unwrap(),
-            "/var/log/pods/default_web_1234-5/nginx/3.log"
-        );
+        assert_eq!(log.to_str().unwrap(), "/var/log/pods/default_web_1234-5/nginx/3.log");
         assert_eq!(
             log.parent().unwrap(),
             paths.container_dir("default", "web", "1234-5", "nginx")
@@ -171,10 +153,7 @@ mod tests {
     #[test]
     fn the_next_restart_count_is_above_every_log() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(
-            restart_count_from_log_dir(&dir.path().join("missing")).unwrap(),
-            0
-        );
+        assert_eq!(restart_count_from_log_dir(&dir.path().join("missing")).unwrap(), 0);
         assert_eq!(restart_count_from_log_dir(dir.path()).unwrap(), 0);
         for name in ["0.log", "2.log.20260102-030405.gz", "x.log"] {
             std::fs::write(dir.path().join(name), "").unwrap();

@@ -108,11 +108,7 @@ impl LogReader {
     ///
     /// # Errors
     /// [`LogError::NotFound`] without a file, [`LogError::Io`] if it cannot be opened.
-    pub async fn open(
-        path: &Path,
-        options: LogOptions,
-        liveness: Arc<dyn LogLiveness>,
-    ) -> Result<Self, LogError> {
+    pub async fn open(path: &Path, options: LogOptions, liveness: Arc<dyn LogLiveness>) -> Result<Self, LogError> {
         let resolved = tokio::fs::canonicalize(path)
             .await
             .map_err(|err| LogError::io("find", path, err))?;
@@ -217,13 +213,7 @@ impl LogReader {
         if self.look_for_successor().await? {
             return Ok(None);
         }
-        if self
-            .file
-            .len()
-            .await
-            .map_err(|err| self.io("look at", err))?
-            < self.offset
-        {
+        if self.file.len().await.map_err(|err| self.io("look at", err))? < self.offset {
             // Cut short in place, by some rotation that copies and truncates.
             self.offset = 0;
             self.buffer.clear();
@@ -295,11 +285,7 @@ impl LogReader {
     /// Shows a last record that is not complete and never will be.
     fn take_rest(&mut self) -> Result<Option<Bytes>, LogError> {
         let rest = std::mem::take(&mut self.buffer);
-        let shown = if rest.is_empty() {
-            Ok(None)
-        } else {
-            self.show(&rest)
-        };
+        let shown = if rest.is_empty() { Ok(None) } else { self.show(&rest) };
         self.skipping = false;
         shown
     }
@@ -341,11 +327,7 @@ impl LogReader {
 ///
 /// # Errors
 /// As [`LogReader::open`] and [`LogReader::next`].
-pub async fn tail_of_log(
-    path: &Path,
-    max_lines: u64,
-    max_bytes: usize,
-) -> Result<String, LogError> {
+pub async fn tail_of_log(path: &Path, max_lines: u64, max_bytes: usize) -> Result<String, LogError> {
     let options = LogOptions {
         tail_lines: Some(max_lines),
         ..LogOptions::default()
@@ -357,10 +339,6 @@ pub async fn tail_of_log(
         tail.drain(..tail.len().saturating_sub(max_bytes));
     }
     // The cut may have gone through a character.
-    let start = tail
-        .iter()
-        .take(3)
-        .take_while(|byte| **byte & 0xc0 == 0x80)
-        .count();
+    let start = tail.iter().take(3).take_while(|byte| **byte & 0xc0 == 0x80).count();
     Ok(String::from_utf8_lossy(&tail[start..]).into_owned())
 }

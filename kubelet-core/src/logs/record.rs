@@ -138,8 +138,7 @@ impl<'a> LogRecord<'a> {
             stream: String,
             time: String,
         }
-        let Docker { log, stream, time } =
-            serde_json::from_slice(line).map_err(|_| RecordError::Json)?;
+        let Docker { log, stream, time } = serde_json::from_slice(line).map_err(|_| RecordError::Json)?;
         Ok(Self {
             timestamp: time.parse().map_err(|_| RecordError::Time)?,
             time_text: Cow::Owned(time),
@@ -161,10 +160,7 @@ impl<'a> LogRecord<'a> {
             return format!("{:.9}", self.timestamp);
         };
         let (fraction, offset) = match rest.strip_prefix('.') {
-            Some(rest) => rest.split_at(
-                rest.find(|c: char| !c.is_ascii_digit())
-                    .unwrap_or(rest.len()),
-            ),
+            Some(rest) => rest.split_at(rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())),
             None => ("", rest),
         };
         let offset = match offset {
@@ -260,26 +256,15 @@ mod tests {
     #[test]
     fn times_are_shown_with_nine_digits_and_their_offset() {
         for (time, want) in [
-            (
-                "2016-10-06T00:17:09.669794202Z",
-                "2016-10-06T00:17:09.669794202Z",
-            ),
+            ("2016-10-06T00:17:09.669794202Z", "2016-10-06T00:17:09.669794202Z"),
             ("2016-10-06T00:17:09.5Z", "2016-10-06T00:17:09.500000000Z"),
             ("2016-10-06T00:17:09Z", "2016-10-06T00:17:09.000000000Z"),
-            (
-                "2016-10-06T02:17:09.25+02:00",
-                "2016-10-06T02:17:09.250000000+02:00",
-            ),
-            (
-                "2016-10-06T00:17:09+00:00",
-                "2016-10-06T00:17:09.000000000Z",
-            ),
+            ("2016-10-06T02:17:09.25+02:00", "2016-10-06T02:17:09.250000000+02:00"),
+            ("2016-10-06T00:17:09+00:00", "2016-10-06T00:17:09.000000000Z"),
         ] {
             let line = format!("{time} stdout F x\n");
             assert_eq!(
-                LogRecord::parse(LogFormat::Cri, line.as_bytes())
-                    .unwrap()
-                    .shown_time(),
+                LogRecord::parse(LogFormat::Cri, line.as_bytes()).unwrap().shown_time(),
                 want
             );
         }

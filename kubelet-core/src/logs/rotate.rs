@@ -143,11 +143,7 @@ impl LogRotation {
         if let Some(compressor) = &self.compressor {
             for path in older.iter().filter(|path| !has_suffix(path, COMPRESSED)) {
                 if let Err(err) = compress(&**compressor, path) {
-                    tracing::warn!(
-                        error = &err as &dyn Error,
-                        ?path,
-                        "rotated log could not be compressed"
-                    );
+                    tracing::warn!(error = &err as &dyn Error, ?path, "rotated log could not be compressed");
                 }
             }
         }
@@ -178,9 +174,10 @@ fn clean_up(log: &Path, keep: usize) -> Result<Vec<PathBuf>, RotateError> {
     let all = rotated(log).map_err(files("list the rotated files of", log))?;
     // An unfinished copy is started anew. An original whose copy is finished was left by a crash
     // just after.
-    let (useless, mut kept): (Vec<_>, Vec<_>) = all.iter().cloned().partition(|path| {
-        has_suffix(path, UNFINISHED) || all.contains(&with_suffix(path, COMPRESSED))
-    });
+    let (useless, mut kept): (Vec<_>, Vec<_>) = all
+        .iter()
+        .cloned()
+        .partition(|path| has_suffix(path, UNFINISHED) || all.contains(&with_suffix(path, COMPRESSED)));
     let surplus = kept.len().saturating_sub(keep);
     for path in useless.into_iter().chain(kept.drain(..surplus)) {
         fs::remove_file(&path).map_err(files("remove", &path))?;
@@ -213,8 +210,7 @@ fn move_back(from: &Path, log: &Path) -> Result<(), RotateError> {
 
 /// `<log>.*`, oldest first, by the times in their names.
 fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str()))
-    else {
+    let (Some(dir), Some(name)) = (log.parent(), log.file_name().and_then(|name| name.to_str())) else {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "a log has a name and a directory",
@@ -248,9 +244,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn has_suffix(path: &Path, suffix: &str) -> bool {
-    path.as_os_str()
-        .as_encoded_bytes()
-        .ends_with(suffix.as_bytes())
+    path.as_os_str().as_encoded_bytes().ends_with(suffix.as_bytes())
 }
 
 fn files(op: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RotateError + use<> {
@@ -395,10 +389,7 @@ mod tests {
         // The runtime did open a new log, only its answer was lost.
         let new = log.clone();
         let reopen = async move { fs::write(new, "new").and(Err(io::Error::other("timed out"))) };
-        rotation()
-            .rotate_if_due(&log, at(0), reopen)
-            .await
-            .unwrap_err();
+        rotation().rotate_if_due(&log, at(0), reopen).await.unwrap_err();
         assert_eq!(names(dir.path()), ["0.log", "0.log.20260102-030405"]);
         assert_eq!(fs::read_to_string(&log).unwrap(), "new");
     }

@@ -12,27 +12,19 @@ use futures::StreamExt as _;
 use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::{ProptestConfig, Strategy, any, prop, prop_oneof, proptest};
 
-use super::{
-    ContainerEnded, LogError, LogLiveness, LogOptions, LogReader, LogStream, LogWriter, tail_of_log,
-};
+use super::{ContainerEnded, LogError, LogLiveness, LogOptions, LogReader, LogStream, LogWriter, tail_of_log};
 
 fn at(nanosecond: i32) -> Timestamp {
     Timestamp::new(1_767_323_045, nanosecond).unwrap()
 }
 
 fn append(path: &Path) -> File {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .unwrap()
+    OpenOptions::new().append(true).create(true).open(path).unwrap()
 }
 
 fn write(path: &Path, text: &str) {
     let mut writer = LogWriter::new(append(path));
-    writer
-        .write(LogStream::Stdout, text.as_bytes(), at(0))
-        .unwrap();
+    writer.write(LogStream::Stdout, text.as_bytes(), at(0)).unwrap();
     writer.finish(at(0)).unwrap();
 }
 
@@ -43,17 +35,9 @@ fn following() -> LogOptions {
     }
 }
 
-async fn read(
-    path: &Path,
-    options: LogOptions,
-    liveness: Arc<dyn LogLiveness>,
-) -> Result<String, LogError> {
+async fn read(path: &Path, options: LogOptions, liveness: Arc<dyn LogLiveness>) -> Result<String, LogError> {
     let mut out = Vec::new();
-    let mut chunks = std::pin::pin!(
-        LogReader::open(path, options, liveness)
-            .await?
-            .into_stream()
-    );
+    let mut chunks = std::pin::pin!(LogReader::open(path, options, liveness).await?.into_stream());
     while let Some(chunk) = chunks.next().await {
         out.extend_from_slice(&chunk?);
     }
@@ -113,40 +97,25 @@ async fn a_link_is_followed_and_a_missing_log_is_told() {
         Err(LogError::Format { .. })
     ));
     fs::write(&path, "").unwrap();
-    assert_eq!(
-        read(&path, following(), Arc::new(ContainerEnded))
-            .await
-            .unwrap(),
-        ""
-    );
+    assert_eq!(read(&path, following(), Arc::new(ContainerEnded)).await.unwrap(), "");
 }
 
 #[tokio::test]
 async fn the_tail_counts_records() {
     let (_dir, path) = log();
     write(&path, "one\ntwo\nthree\n");
-    for (lines, want) in [
-        (0, ""),
-        (1, "three\n"),
-        (2, "two\nthree\n"),
-        (9, "one\ntwo\nthree\n"),
-    ] {
+    for (lines, want) in [(0, ""), (1, "three\n"), (2, "two\nthree\n"), (9, "one\ntwo\nthree\n")] {
         let options = LogOptions {
             tail_lines: Some(lines),
             ..LogOptions::default()
         };
         assert_eq!(
-            read(&path, options, Arc::new(ContainerEnded))
-                .await
-                .unwrap(),
+            read(&path, options, Arc::new(ContainerEnded)).await.unwrap(),
             want,
             "{lines}"
         );
     }
-    assert_eq!(
-        tail_of_log(&path, 80, 2048).await.unwrap(),
-        "one\ntwo\nthree\n"
-    );
+    assert_eq!(tail_of_log(&path, 80, 2048).await.unwrap(), "one\ntwo\nthree\n");
     assert_eq!(tail_of_log(&path, 2, 8).await.unwrap(), "o\nthree\n");
     write(&path, "äöü\n");
     assert_eq!(tail_of_log(&path, 1, 4).await.unwrap(), "ü\n");
@@ -173,11 +142,7 @@ async fn an_incomplete_last_record_is_shown_at_the_end() {
 async fn a_line_too_long_for_a_record_is_skipped() {
     let (_dir, path) = log();
     write(&path, "one\n");
-    fs::write(
-        &path,
-        fs::read_to_string(&path).unwrap() + &"x".repeat(3 << 20) + "\n",
-    )
-    .unwrap();
+    fs::write(&path, fs::read_to_string(&path).unwrap() + &"x".repeat(3 << 20) + "\n").unwrap();
     write(&path, "two\n");
     assert_eq!(
         read(&path, LogOptions::default(), Arc::new(ContainerEnded))
@@ -205,10 +170,7 @@ async fn following_shows_what_is_written_until_the_container_ends() {
         // Written between the last look and the end.
         grow("2026-01-02T03:04:05Z stdout F three\n"),
     ]);
-    assert_eq!(
-        read(&path, following(), steps).await.unwrap(),
-        "one\ntwo\nthree\n"
-    );
+    assert_eq!(read(&path, following(), steps).await.unwrap(), "one\ntwo\nthree\n");
     let options = LogOptions {
         tail_lines: Some(0),
         ..following()
@@ -271,9 +233,7 @@ async fn a_dropped_wait_loses_nothing() {
         steps.push(Box::new(move || write(&grow, &format!("{number}\n"))));
     }
     write(&path, "start\n");
-    let mut reader = LogReader::open(&path, following(), script(steps))
-        .await
-        .unwrap();
+    let mut reader = LogReader::open(&path, following(), script(steps)).await.unwrap();
     let mut out = Vec::new();
     let mut dropped = 0;
     loop {
@@ -308,9 +268,7 @@ async fn a_notification_wakes_a_follower() {
     }
     let (_dir, path) = log();
     write(&path, "one\n");
-    let mut reader = LogReader::open(&path, following(), Arc::new(Always))
-        .await
-        .unwrap();
+    let mut reader = LogReader::open(&path, following(), Arc::new(Always)).await.unwrap();
     assert_eq!(reader.next().await.unwrap().unwrap(), "one\n");
     let (chunk, ()) = tokio::join!(reader.next(), async { write(&path, "two\n") });
     assert_eq!(chunk.unwrap().unwrap(), "two\n");
@@ -393,11 +351,7 @@ impl Container {
             Event::Write => {
                 let mut writer = LogWriter::new(&self.out);
                 writer
-                    .write(
-                        LogStream::Stdout,
-                        format!("line {}\n", self.count).as_bytes(),
-                        at(0),
-                    )
+                    .write(LogStream::Stdout, format!("line {}\n", self.count).as_bytes(), at(0))
                     .unwrap();
                 writer.finish(at(0)).unwrap();
                 self.count += 1;

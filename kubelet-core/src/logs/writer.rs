@@ -72,13 +72,7 @@ impl<W: Write> LogWriter<W> {
             let pending = self.pending(stream);
             if !pending.bytes.is_empty() {
                 let content = std::mem::take(&mut pending.bytes);
-                push_record(
-                    &mut records,
-                    pending.since.take().unwrap_or(now),
-                    stream,
-                    'P',
-                    &content,
-                );
+                push_record(&mut records, pending.since.take().unwrap_or(now), stream, 'P', &content);
             }
         }
         self.put(&records)
@@ -149,25 +143,13 @@ impl Pending {
             }
             let (now_full, rest) = content.split_at(room);
             self.bytes.extend_from_slice(now_full);
-            push_record(
-                records,
-                self.since.take().unwrap_or(now),
-                stream,
-                'P',
-                &self.bytes,
-            );
+            push_record(records, self.since.take().unwrap_or(now), stream, 'P', &self.bytes);
             self.bytes.clear();
             content = rest;
         }
         self.bytes.extend_from_slice(content);
         if full {
-            push_record(
-                records,
-                self.since.take().unwrap_or(now),
-                stream,
-                'F',
-                &self.bytes,
-            );
+            push_record(records, self.since.take().unwrap_or(now), stream, 'F', &self.bytes);
             self.bytes.clear();
         } else if !self.bytes.is_empty() {
             self.since.get_or_insert(now);
@@ -207,10 +189,7 @@ mod tests {
     #[test]
     fn lines_become_records() {
         let text = written(|writer| writer.write(Stdout, b"a\n\nb b\n", at(0)).unwrap());
-        assert_eq!(
-            text,
-            format!("{T0} stdout F a\n{T0} stdout F \n{T0} stdout F b b\n")
-        );
+        assert_eq!(text, format!("{T0} stdout F a\n{T0} stdout F \n{T0} stdout F b b\n"));
     }
 
     #[test]
@@ -237,10 +216,7 @@ mod tests {
         ] {
             let line = "x".repeat(MAX_RECORD_CONTENT + extra) + "\n";
             let text = written(|writer| writer.write(Stdout, line.as_bytes(), at(0)).unwrap());
-            let got: String = text
-                .lines()
-                .map(|line| line.split(' ').nth(2).unwrap())
-                .collect();
+            let got: String = text.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
             assert_eq!(got, tags, "{extra}");
             assert!(
                 text.lines()

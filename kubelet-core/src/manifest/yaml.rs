@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use serde_saphyr::granit_parser::{
-    Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, Tag,
-};
+use serde_saphyr::granit_parser::{Event, Marker, Options, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::error::ManifestError;
 use super::node::{Key, MAX_DEPTH, MAX_NODES, Mark, Node, Value};
@@ -62,17 +60,15 @@ impl<'t> Reader<'t> {
             return Err(too_deep(at));
         }
         let (anchor, node) = match event {
-            Event::Scalar(text, style, anchor, tag) => (
-                anchor,
-                Node::new(at, typed(&text, style, tag.as_deref(), at)?),
-            ),
+            Event::Scalar(text, style, anchor, tag) => {
+                (anchor, Node::new(at, typed(&text, style, tag.as_deref(), at)?))
+            }
             Event::SequenceStart(_, anchor, _) => (anchor, Node::new(at, self.sequence(level)?)),
             Event::MappingStart(_, anchor, _) => (anchor, Node::new(at, self.mapping(level)?)),
             Event::Alias(id) => {
                 // An anchor is known once its node is complete, so an alias cannot contain itself.
                 let target = self.anchors.get(&id).ok_or_else(|| {
-                    ManifestError::new("this alias stands for a value that is not complete here")
-                        .with_mark(at)
+                    ManifestError::new("this alias stands for a value that is not complete here").with_mark(at)
                 })?;
                 return Ok(Arc::clone(target));
             }
@@ -107,8 +103,7 @@ impl<'t> Reader<'t> {
             if event == Event::MappingEnd {
                 break;
             }
-            let merge =
-                matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
+            let merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, ..) if text == "<<");
             let key = self.node(event, at, level + 1)?;
             let (event, value_at) = self.next()?;
             let value = self.node(event, value_at, level + 1)?;
@@ -135,12 +130,7 @@ impl<'t> Reader<'t> {
         seen: &mut HashSet<Box<str>>,
         into: &mut Vec<(Key, Arc<Node>)>,
     ) -> Result<(), ManifestError> {
-        let wrong = || {
-            ManifestError::at(
-                source,
-                "a merge key takes a mapping or a sequence of mappings",
-            )
-        };
+        let wrong = || ManifestError::at(source, "a merge key takes a mapping or a sequence of mappings");
         let sources: Vec<&Node> = match &source.value {
             Value::Map(_) => vec![source],
             Value::Seq(items) => items.iter().map(|item| &**item).collect(),
@@ -156,10 +146,7 @@ impl<'t> Reader<'t> {
                 .nodes
                 .saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
             if self.nodes > MAX_NODES {
-                return Err(ManifestError::at(
-                    source,
-                    "the manifest has too many values",
-                ));
+                return Err(ManifestError::at(source, "the manifest has too many values"));
             }
             for (key, value) in entries {
                 if seen.insert(key.name.clone()) {
@@ -171,14 +158,8 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn typed(
-    text: &str,
-    style: ScalarStyle,
-    tag: Option<&Tag>,
-    at: Mark,
-) -> Result<Value, ManifestError> {
-    let wrong =
-        |what: &str| Err(ManifestError::new(format!("{text:?} is no {what}")).with_mark(at));
+fn typed(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Mark) -> Result<Value, ManifestError> {
+    let wrong = |what: &str| Err(ManifestError::new(format!("{text:?} is no {what}")).with_mark(at));
     let plain = style == ScalarStyle::Plain;
     match tag.map(|tag| tag.core_suffix()) {
         None if plain => Ok(scalar::resolve(text)),
@@ -198,9 +179,7 @@ fn typed(
         },
         // Private tags say nothing about JSON types, so the text counts as it stands; `!` means "do
         // not resolve".
-        Some(_) if plain && tag.is_some_and(|tag| !tag.suffix().is_empty()) => {
-            Ok(scalar::resolve(text))
-        }
+        Some(_) if plain && tag.is_some_and(|tag| !tag.suffix().is_empty()) => Ok(scalar::resolve(text)),
         Some(_) => Ok(Value::Text(text.into())),
     }
 }
@@ -208,10 +187,9 @@ fn typed(
 /// Keys are text in JSON; YAML's numbers and booleans become their canonical text.
 fn key_name(key: &Node, at: Mark) -> Result<Box<str>, ManifestError> {
     match key.value {
-        Value::Null | Value::Seq(_) | Value::Map(_) => Err(ManifestError::new(
-            "a mapping key must be a string, a number or a boolean",
-        )
-        .with_mark(at)),
+        Value::Null | Value::Seq(_) | Value::Map(_) => {
+            Err(ManifestError::new("a mapping key must be a string, a number or a boolean").with_mark(at))
+        }
         _ => Ok(key.scalar().unwrap_or_default().into()),
     }
 }
@@ -225,10 +203,7 @@ pub(super) fn duplicate(entries: &[(Key, Arc<Node>)], name: &str, at: Mark) -> M
 }
 
 pub(super) fn too_deep(at: Mark) -> ManifestError {
-    ManifestError::new(format!(
-        "values are nested more than {MAX_DEPTH} levels deep"
-    ))
-    .with_mark(at)
+    ManifestError::new(format!("values are nested more than {MAX_DEPTH} levels deep")).with_mark(at)
 }
 
 fn malformed(err: &ScanError) -> ManifestError {

@@ -64,11 +64,7 @@ pub(super) struct References<'a> {
 }
 
 impl<'a> References<'a> {
-    pub(super) fn new(
-        source: Option<&'a dyn ObjectSource>,
-        namespace: &'a str,
-        want: Freshness,
-    ) -> Self {
+    pub(super) fn new(source: Option<&'a dyn ObjectSource>, namespace: &'a str, want: Freshness) -> Self {
         Self {
             source,
             namespace,
@@ -78,10 +74,7 @@ impl<'a> References<'a> {
     }
 
     /// All keys and values of an object, sorted; none if it is optional and not there.
-    pub(super) async fn all(
-        &mut self,
-        from: &EnvFromSource,
-    ) -> Result<Vec<(String, String)>, EnvError> {
+    pub(super) async fn all(&mut self, from: &EnvFromSource) -> Result<Vec<(String, String)>, EnvError> {
         let Some(source) = Source::of_all(from) else {
             return Ok(Vec::new());
         };
@@ -104,9 +97,7 @@ impl<'a> References<'a> {
         let object = self.object(source).await?;
         let key = source.key;
         let value = match &object {
-            Some(Object::ConfigMap(map)) => {
-                map.data.as_ref().and_then(|data| data.get(key)).cloned()
-            }
+            Some(Object::ConfigMap(map)) => map.data.as_ref().and_then(|data| data.get(key)).cloned(),
             Some(Object::Secret(secret)) => secret
                 .data
                 .as_ref()

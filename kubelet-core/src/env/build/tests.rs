@@ -12,8 +12,7 @@ use tempfile::TempDir;
 use super::super::{EnvError, PodFields};
 use super::{EnvRequest, build_env};
 use crate::objects::{
-    Freshness, MapObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource,
-    ObjectWatch,
+    Freshness, MapObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch,
 };
 
 fn config_map(name: &str, data: &[(&str, &str)]) -> ConfigMap {
@@ -44,14 +43,8 @@ fn service(namespace: &str, name: &str, ip: &str) -> Service {
 
 fn objects() -> MapObjects {
     let objects = MapObjects::new();
-    objects.set(config_map(
-        "settings",
-        &[("color", "red"), ("my.key", "odd")],
-    ));
-    objects.set(secret(
-        "db",
-        &[("password", b"$(color)"), ("user", b"admin")],
-    ));
+    objects.set(config_map("settings", &[("color", "red"), ("my.key", "odd")]));
+    objects.set(secret("db", &[("password", b"$(color)"), ("user", b"admin")]));
     objects.set(secret("binary", &[("key", &[0xff])]));
     objects.set(service("shop", "web", "10.0.0.3"));
     objects.set(service("default", "kubernetes", "10.0.0.1"));
@@ -72,11 +65,7 @@ fn container(env_from: Value, env: Value) -> Container {
 }
 
 /// Builds with links on, and shows the result as lines.
-async fn build(
-    objects: Option<&dyn ObjectSource>,
-    env_from: Value,
-    env: Value,
-) -> Result<Vec<String>, EnvError> {
+async fn build(objects: Option<&dyn ObjectSource>, env_from: Value, env: Value) -> Result<Vec<String>, EnvError> {
     let pod = pod(Some(true));
     let fields = PodFields::new(&pod, "edge-7");
     let container = container(env_from, env);
@@ -85,10 +74,7 @@ async fn build(
         request = request.with_objects(objects);
     }
     let built = build_env(&request).await?;
-    Ok(built
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect())
+    Ok(built.iter().map(|(name, value)| format!("{name}={value}")).collect())
 }
 
 #[tokio::test]
@@ -137,7 +123,8 @@ async fn later_definitions_override_and_service_variables_fill_the_gaps() {
 #[tokio::test]
 async fn what_is_missing_is_said_in_the_known_words() {
     let objects = objects();
-    let key = |kind: &str, name: &str, key: &str| json!([{"name": "X", "valueFrom": {kind: {"name": name, "key": key}}}]);
+    let key =
+        |kind: &str, name: &str, key: &str| json!([{"name": "X", "valueFrom": {kind: {"name": name, "key": key}}}]);
     for (env_from, env, text, retryable) in [
         (
             json!([]),
@@ -185,14 +172,8 @@ async fn what_is_missing_is_said_in_the_known_words() {
 #[tokio::test]
 async fn without_a_source_objects_are_refused_even_if_optional() {
     for (kind, text) in [
-        (
-            "configMapRef",
-            "couldn't get configMap shop/x, no kubeClient defined",
-        ),
-        (
-            "secretRef",
-            "couldn't get secret shop/x, no kubeClient defined",
-        ),
+        ("configMapRef", "couldn't get configMap shop/x, no kubeClient defined"),
+        ("secretRef", "couldn't get secret shop/x, no kubeClient defined"),
     ] {
         let from = json!([{kind: {"name": "x", "optional": true}}]);
         let error = build(None, from, json!([])).await.unwrap_err();
@@ -264,10 +245,7 @@ async fn only_static_pods_start_before_services_are_known() {
     assert_eq!(build_env(&request).await.unwrap().iter().count(), 0);
 
     // Not to know whether it is there is no reason to leave it out.
-    let refers = container(
-        json!([{"secretRef": {"name": "x", "optional": true}}]),
-        json!([]),
-    );
+    let refers = container(json!([{"secretRef": {"name": "x", "optional": true}}]), json!([]));
     let request = EnvRequest::new(&fields, &refers).with_objects(&Silent);
     let error = build_env(&request.with_static_pod()).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot read secret shop/x");
@@ -294,10 +272,7 @@ async fn files_in_volumes_and_resources_are_told() {
             file("config", "app.env", "EMPTY", false),
             Err("couldn't find key EMPTY in env file \"app.env\" in volume \"config\""),
         ),
-        (
-            file("config", "app.env", "B", true),
-            Err("couldn't parse env file"),
-        ),
+        (file("config", "app.env", "B", true), Err("couldn't parse env file")),
         (
             file("config", "../x", "B", true),
             Err("couldn't read env file \"../x\" in volume \"config\""),
