@@ -8,7 +8,7 @@ mod requests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::error::error_chain;
 use crate::ids::PodUid;
@@ -105,12 +105,14 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct PodStatusCache {
     state: Arc<Mutex<State>>,
+    looked: watch::Receiver<bool>,
 }
 
 /// Writes the cache. There is one, and the generator holds it.
 #[derive(Debug)]
 pub struct CacheWriter {
     state: Arc<Mutex<State>>,
+    looked: watch::Sender<bool>,
 }
 
 /// Makes an empty cache.
@@ -219,6 +221,8 @@ impl CacheWriter {
         for uid in woken {
             state.wake_pod(&uid);
         }
+        drop(guard);
+        self.looked.send_if_modified(|looked| !std::mem::replace(looked, true));
     }
 
     /// Nothing can be looked at. Waiters get an error instead of waiting for ever.
@@ -266,17 +270,23 @@ impl PodStatusCache {
         let mut uids: Vec<PodUid> = state
             .entries
             .iter()
-            .filter(|(_, entry)| matches!(&entry.seen, Ok(seen) if !seen.is_absent()))
+            // A pod that could not be inspected yet is there all the same.
+            .filter(|(_, entry)| entry.stale_since.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
             .map(|(uid, _)| uid.clone())
             .collect();
         uids.sort_unstable();
         uids
     }
 
-    /// Whether everything has been looked at once.
-    #[must_use]
-    pub fn has_looked(&self) -> bool {
-        lock(&self.state).all.is_some()
+    /// Waits until everything has been looked at once; for ever if the relister ended before.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn first_look(&self) {
+        let mut looked = self.looked.clone();
+        if looked.wait_for(|looked| *looked).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Waits for a look begun after `mark`, and gives what it saw.

@@ -20,7 +20,7 @@ use crate::observation::PodObservation;
 use crate::pod::PodRecord;
 
 pub use notes::StepNotes;
-pub use wish::{KillCause, PodWish, Standing, Termination};
+pub use wish::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 
 /// What a step is about: the wish and what was seen after the last step.
 #[derive(Clone, Debug)]

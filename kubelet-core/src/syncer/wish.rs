@@ -8,6 +8,9 @@ use tokio::time::Instant;
 use crate::pod::PodRecord;
 use crate::status::StatusOverride;
 
+/// The time that the containers of a pod get which nobody wishes for. Source: kubelet 1.36, `kubelet_pods.go`.
+pub const ORPHAN_GRACE: Duration = Duration::from_secs(1);
+
 /// The least time that a termination gives: the kubelet's floor. Source: kubelet 1.36, `pod_workers.go`.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 
@@ -107,6 +110,8 @@ pub struct PodWish {
     pub terminate: Option<Termination>,
     /// Whether it has left its source: nothing of it is kept once it has ended.
     pub left: bool,
+    /// Counts the changes of the pod itself, but for those of the status that its source reports.
+    pub revision: u64,
     /// Counts the wake-ups.
     pub nudges: u64,
 }
@@ -120,18 +125,20 @@ impl PodWish {
             standing,
             terminate: None,
             left: false,
+            revision: 0,
             nudges: 0,
         }
     }
 
     /// A wish for something to end that nobody wished for.
     #[must_use]
-    pub fn end_orphan(grace: Duration) -> Self {
+    pub fn end_orphan() -> Self {
         Self {
             pod: None,
             standing: Standing::Admitted,
-            terminate: Some(Termination::new(KillCause::Orphaned, grace)),
+            terminate: Some(Termination::new(KillCause::Orphaned, ORPHAN_GRACE)),
             left: true,
+            revision: 0,
             nudges: 0,
         }
     }
@@ -139,6 +146,27 @@ impl PodWish {
     /// Takes a newer version of the pod in.
     pub fn update(&mut self, pod: Arc<PodRecord>) {
         self.pod = Some(pod);
+        self.revision += 1;
+    }
+
+    /// Takes the same pod in with another status from its source.
+    pub fn reconcile(&mut self, pod: Arc<PodRecord>) {
+        self.pod = Some(pod);
+        self.nudges += 1;
+    }
+
+    /// Whether nothing but wake-ups came since `earlier`.
+    #[must_use]
+    pub fn is_as_before(&self, earlier: &Self) -> bool {
+        let same_end = match (&self.terminate, &earlier.terminate) {
+            (Some(a), Some(b)) => a.grace == b.grace && a.evicted == b.evicted,
+            (None, None) => true,
+            _ => false,
+        };
+        same_end
+            && self.revision == earlier.revision
+            && self.standing == earlier.standing
+            && self.left == earlier.left
     }
 
     /// Takes the wish in that the pod end.
@@ -174,7 +202,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn grace_only_shrinks_and_counts_from_when_it_shrank() {
-        let mut wish = PodWish::end_orphan(Duration::from_secs(600));
+        let pod = std::sync::Arc::new(record(json!({"spec": {"containers": []}})));
+        let mut wish = PodWish::run(pod, Standing::Admitted);
+        wish.end(Termination::new(KillCause::Deleted, Duration::from_secs(600)));
         let first = wish.terminate.clone().unwrap().shortened_at;
         tokio::time::advance(Duration::from_secs(5)).await;
         wish.end(Termination::new(KillCause::Deleted, Duration::ZERO));

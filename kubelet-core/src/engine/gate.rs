@@ -1,0 +1,96 @@
+//! Whether the backend can be asked anything: what every worker waits for before a step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::error::error_chain;
+use crate::syncer::{BackendStatus, PodSyncer};
+
+/// How the backend was when it was last asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// It was never asked with success.
+    Unknown(Option<String>),
+    /// It does not answer, or says that it is not ready.
+    Down(String),
+    /// It is ready, but perhaps for its network.
+    Open(Arc<BackendStatus>),
+}
+
+impl Gate {
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Unknown(None) => Some("container runtime status was not checked yet".to_owned()),
+            Self::Unknown(Some(why)) | Self::Down(why) => Some(why.clone()),
+            Self::Open(_) => None,
+        }
+    }
+
+    pub(crate) fn status(&self) -> Option<&Arc<BackendStatus>> {
+        match self {
+            Self::Open(status) => Some(status),
+            Self::Unknown(_) | Self::Down(_) => None,
+        }
+    }
+}
+
+/// Asks the backend how it is, every `period`, and opens or closes the gate.
+///
+/// Source: kubelet 1.36, `kubelet.go`: a failed check changes nothing until the last good one is 30 s old.
+pub(crate) async fn watch_backend(
+    syncer: Arc<dyn PodSyncer>,
+    period: Duration,
+    gate: watch::Sender<Gate>,
+    stop: CancellationToken,
+) {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_good: Option<Instant> = None;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let answer = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            answer = tokio::time::timeout(syncer.down_after(), syncer.check()) => answer,
+        };
+        let next = match answer {
+            Ok(Ok(status)) => {
+                last_good = Some(Instant::now());
+                match status.not_ready.clone() {
+                    Some(why) => Gate::Down(why),
+                    None => Gate::Open(Arc::new(status)),
+                }
+            }
+            failed => {
+                let why = match failed {
+                    Ok(Err(error)) => error_chain(&*error),
+                    _ => "container runtime did not answer in time".to_owned(),
+                };
+                match last_good {
+                    Some(at) if at.elapsed() < syncer.down_after() => continue,
+                    Some(_) => Gate::Down(format!("container runtime is down: {why}")),
+                    None => Gate::Unknown(Some(why)),
+                }
+            }
+        };
+        gate.send_if_modified(|current| {
+            let changed = *current != next;
+            if changed {
+                match next.trouble() {
+                    Some(why) => tracing::warn!(why, "container runtime is not ready"),
+                    None => tracing::info!("container runtime is ready"),
+                }
+                *current = next;
+            }
+            changed
+        });
+    }
+}

@@ -1,0 +1,187 @@
+//! The sync loop: turns what sources say and what is seen into wishes, one worker per pod.
+
+mod dispatch;
+mod leftovers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::stream::{BoxStream, SelectAll};
+use k8s_openapi::api::core::v1::PodStatus;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::names::NameGuard;
+use super::shared::Shared;
+use super::worker::{Worker, WorkerEnd};
+use crate::config::PodConfig;
+use crate::ids::{PodUid, SourceName};
+use crate::pod::PodRecord;
+use crate::signals::PodSignalReceiver;
+use crate::source::SourceItem;
+use crate::syncer::{PodWish, Termination};
+
+/// A request from outside the loop. Bounded: an embedder that asks faster than the loop answers waits.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Ends a pod, as an eviction does.
+    Kill {
+        uid: PodUid,
+        termination: Termination,
+    },
+}
+
+/// Where a pod that a source names stands.
+#[derive(Debug)]
+struct Entry {
+    pod: Arc<PodRecord>,
+    /// Whether a worker runs for it.
+    working: bool,
+    /// It was named again, under the same UID, after its end had begun: it starts anew once that is done.
+    again: bool,
+    /// It has left its source, and its worker clears up.
+    left: bool,
+    /// It waits for admission.
+    not_yet: Option<(String, String)>,
+}
+
+/// Something of an earlier life, or of nobody: known from the runtime alone.
+#[derive(Debug)]
+struct Leftover {
+    /// The source that it came from, where it says so.
+    source: Option<SourceName>,
+    /// Held for it, so that no other static pod of that name starts beside it.
+    name: Option<NameGuard>,
+    /// A worker ends it.
+    working: bool,
+}
+
+/// The loop and all that it alone decides on.
+#[derive(Debug)]
+pub(crate) struct SyncLoop {
+    shared: Arc<Shared>,
+    config: PodConfig,
+    entries: BTreeMap<PodUid, Entry>,
+    leftovers: BTreeMap<PodUid, Leftover>,
+    /// Checkpoints of an earlier life, until their pods are named or known to be gone.
+    restored: BTreeMap<PodUid, Arc<PodStatus>>,
+    workers: JoinSet<WorkerEnd>,
+    stop: CancellationToken,
+    /// Whether everything has been looked at, so that it is known what runs.
+    looked: bool,
+}
+
+/// What feeds the loop.
+pub(crate) struct Feeds {
+    pub(crate) sources: SelectAll<BoxStream<'static, (SourceName, SourceItem)>>,
+    pub(crate) signals: PodSignalReceiver,
+    pub(crate) admission: SelectAll<BoxStream<'static, ()>>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+}
+
+impl std::fmt::Debug for Feeds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Feeds").finish_non_exhaustive()
+    }
+}
+
+impl SyncLoop {
+    pub(crate) fn new(shared: Arc<Shared>, config: PodConfig, stop: CancellationToken) -> Self {
+        Self {
+            shared,
+            config,
+            entries: BTreeMap::new(),
+            leftovers: BTreeMap::new(),
+            restored: BTreeMap::new(),
+            workers: JoinSet::new(),
+            stop,
+            looked: false,
+        }
+    }
+
+    /// Runs until `stop`, then gives back the workers that have not ended yet.
+    pub(crate) async fn run(mut self, mut feeds: Feeds) -> JoinSet<WorkerEnd> {
+        self.load_checkpoints().await;
+        let shared = self.shared.clone();
+        let stop = self.stop.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return self.workers,
+                Some(ended) = self.workers.join_next() => match ended {
+                    Ok(end) => self.worker_ended(end).await,
+                    Err(error) => self.worker_panicked(&error),
+                },
+                () = shared.cache.first_look(), if !self.looked => self.first_look().await,
+                Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
+                    self.source_says(&source, item).await;
+                }
+                woken = feeds.signals.next() => {
+                    for uid in woken.into_keys() {
+                        self.woken(&uid);
+                    }
+                }
+                Some(()) = feeds.admission.next(), if !feeds.admission.is_empty() => self.ask_again(),
+                () = shared.freed.notified() => self.ask_again(),
+                Some(command) = feeds.commands.recv() => self.command(command),
+            }
+        }
+    }
+
+    async fn load_checkpoints(&mut self) {
+        match self.shared.checkpoints.known().await {
+            Ok(uids) => {
+                for uid in uids {
+                    if let Some(status) = self.shared.checkpoints.load(&uid).await {
+                        self.restored.insert(uid, status);
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "pod checkpoints unreadable"),
+        }
+    }
+
+    /// Starts a worker for a wish.
+    fn spawn(&mut self, uid: &PodUid, wish: PodWish, name: Option<NameGuard>) {
+        let restored = self.restored.get(uid).cloned().or_else(|| {
+            wish.pod.as_ref().and_then(|pod| pod.api_status().cloned())
+        });
+        let span = match &wish.pod {
+            Some(pod) => tracing::info_span!("pod", pod = %pod.key(), pod_uid = %uid),
+            None => tracing::info_span!("orphan", pod_uid = %uid),
+        };
+        let (worker, link) = Worker::new(
+            uid.clone(),
+            self.shared.clone(),
+            wish,
+            name,
+            restored,
+            self.stop.clone(),
+        );
+        self.shared.workers().insert(uid.clone(), link);
+        self.workers.spawn(worker.run().instrument(span));
+    }
+
+    /// Changes the wish of a pod's worker, if it has one.
+    fn wish(&self, uid: &PodUid, change: impl FnOnce(&mut PodWish)) {
+        if let Some(link) = self.shared.workers().get(uid) {
+            link.wish.send_modify(change);
+        }
+    }
+
+    fn worker_panicked(&mut self, error: &tokio::task::JoinError) {
+        if error.is_panic() {
+            // The pod stays as it is; a restart of the agent looks at it anew. Others go on.
+            tracing::error!(error = error as &dyn std::error::Error, "a pod worker panicked");
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Kill { uid, termination } => self.wish(&uid, |wish| wish.end(termination)),
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What each change of a source's pods means for wishes and workers.
+
+use std::sync::Arc;
+
+use super::{Entry, SyncLoop};
+use crate::admission::{Admission, Operation};
+use crate::config::PodChange;
+use crate::engine::worker::status_at_start;
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::SourceName;
+use crate::pod::PodRecord;
+use crate::source::SourceItem;
+use crate::status::{StatusOverride, is_final_phase};
+use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
+
+impl SyncLoop {
+    pub(super) async fn source_says(&mut self, source: &SourceName, item: SourceItem) {
+        let changes = self.config.apply(source, item).await;
+        for event in changes.events {
+            self.shared.events.record(event);
+        }
+        // Before it is known what runs, nothing is decided; what the sources said by then is taken as a whole.
+        if !self.looked {
+            return;
+        }
+        for change in changes.changes {
+            self.dispatch(change);
+        }
+        if changes.became_ready {
+            self.end_leftovers().await;
+        }
+    }
+
+    /// Everything has been looked at: what the sources said so far is dispatched, and what nobody wants is ended.
+    pub(super) async fn first_look(&mut self) {
+        self.looked = true;
+        for uid in self.shared.cache.present() {
+            self.note_leftover(&uid);
+        }
+        for pod in self.config.pods_in_order() {
+            self.add(pod);
+        }
+        self.end_leftovers().await;
+    }
+
+    fn dispatch(&mut self, change: PodChange) {
+        match change {
+            PodChange::Add(pod) => self.add(pod),
+            PodChange::Update { new, .. } | PodChange::Delete(new) => self.update(&new),
+            PodChange::Reconcile(pod) => self.reconcile(pod),
+            PodChange::Remove(pod) => self.remove(&pod),
+        }
+    }
+
+    fn add(&mut self, pod: Arc<PodRecord>) {
+        let uid = pod.uid().clone();
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            // The same pod is named again while its end goes on: it starts anew after that.
+            entry.pod = pod;
+            entry.again = true;
+            entry.left = false;
+        } else if self.leftovers.get(&uid).is_some_and(|leftover| leftover.working) {
+            self.entries.insert(
+                uid,
+                Entry {
+                    pod,
+                    working: true,
+                    again: true,
+                    left: false,
+                    not_yet: None,
+                },
+            );
+        } else {
+            self.start(pod);
+        }
+    }
+
+    /// Admits a pod and starts its worker.
+    pub(super) fn start(&mut self, pod: Arc<PodRecord>) {
+        let uid = pod.uid().clone();
+        let leftover = self.leftovers.remove(&uid);
+        let operation = if leftover.is_some() { Operation::Restored } else { Operation::New };
+        let name = leftover.and_then(|leftover| leftover.name);
+        let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
+        let mut not_yet = None;
+        if let Some(end) = self.end_of(&pod) {
+            wish.end(end);
+        } else {
+            match self.shared.ledger.admit(operation, &pod) {
+                Admission::Admit => {}
+                Admission::NotYet { reason, message } => {
+                    self.tell_not_yet(&pod, &reason, &message);
+                    not_yet = Some((reason.to_string(), message.clone()));
+                    wish.standing = Standing::NotYet {
+                        reason: reason.into_owned(),
+                        message,
+                    };
+                }
+                Admission::Reject { reason, message } => wish.end(self.rejection(&pod, &reason, message)),
+            }
+        }
+        self.entries.insert(
+            uid.clone(),
+            Entry {
+                pod,
+                working: true,
+                again: false,
+                left: false,
+                not_yet,
+            },
+        );
+        self.spawn(&uid, wish, name);
+    }
+
+    /// The end that a pod brings along: its source asks for it, or it came in an earlier life of the agent. Such a pod
+    /// is neither admitted nor counted.
+    fn end_of(&self, pod: &PodRecord) -> Option<Termination> {
+        if let Some(grace) = pod.deletion_grace() {
+            return Some(Termination::new(KillCause::Deleted, grace));
+        }
+        let ended = pod.is_finished_in_api() || self.ended_before(pod);
+        ended.then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace))
+    }
+
+    fn ended_before(&self, pod: &PodRecord) -> bool {
+        let restored = self.restored.get(pod.uid());
+        if restored.and_then(|status| status.phase.as_deref()).is_some_and(is_final_phase) {
+            return true;
+        }
+        self.shared.cache.current(pod.uid()).is_some_and(|observed| {
+            let status = status_at_start(&self.shared, pod, &observed, restored.map(|status| &**status));
+            !observed.may_run() && status.phase.as_deref().is_some_and(is_final_phase)
+        })
+    }
+
+    fn rejection(&self, pod: &PodRecord, reason: &str, message: String) -> Termination {
+        self.shared.warn_pod(pod, reason.to_owned(), message.clone());
+        Termination::new(KillCause::Rejected, ORPHAN_GRACE)
+            .with_status(StatusOverride::rejected(reason.to_owned(), message))
+    }
+
+    fn tell_not_yet(&self, pod: &PodRecord, reason: &str, message: &str) {
+        self.shared.events.record(Event::new(
+            EventSubject::pod(pod),
+            EventType::Warning,
+            reason.to_owned(),
+            message.to_owned(),
+        ));
+    }
+
+    fn update(&mut self, pod: &Arc<PodRecord>) {
+        let end = match pod.deletion_grace() {
+            Some(grace) => Some(Termination::new(KillCause::Deleted, grace)),
+            None => pod
+                .is_finished_in_api()
+                .then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace)),
+        };
+        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        entry.pod = pod.clone();
+        if entry.working {
+            self.shared.ledger.replace(pod);
+            self.wish(pod.uid(), |wish| {
+                wish.update(pod.clone());
+                if let Some(end) = end {
+                    wish.end(end);
+                }
+            });
+        } else if let Some(end) = end {
+            // A pod whose end was dealt with is deleted: its last status is to say so.
+            entry.working = true;
+            let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
+            wish.end(end);
+            self.spawn(pod.uid(), wish, None);
+        }
+    }
+
+    fn reconcile(&mut self, pod: Arc<PodRecord>) {
+        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        entry.pod = pod.clone();
+        let uid = pod.uid().clone();
+        self.wish(&uid, |wish| wish.reconcile(pod));
+    }
+
+    fn remove(&mut self, pod: &PodRecord) {
+        let uid = pod.uid();
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.again = false;
+        entry.left = true;
+        let grace = pod.deletion_grace().unwrap_or(pod.facts().termination_grace);
+        let end = Termination::new(KillCause::Removed, grace);
+        if entry.working {
+            self.wish(uid, |wish| {
+                wish.left = true;
+                wish.end(end);
+            });
+        } else {
+            entry.working = true;
+            let mut wish = PodWish::run(entry.pod.clone(), Standing::Admitted);
+            wish.left = true;
+            wish.end(end);
+            self.spawn(uid, wish, None);
+        }
+    }
+
+    /// Asks again for the pods that were told "not yet".
+    pub(super) fn ask_again(&mut self) {
+        let waiting: Vec<Arc<PodRecord>> = self
+            .entries
+            .values()
+            .filter(|entry| entry.not_yet.is_some() && entry.working && !entry.left)
+            .map(|entry| entry.pod.clone())
+            .collect();
+        for pod in waiting {
+            let runs = self.shared.cache.current(pod.uid()).is_some();
+            let operation = if runs { Operation::Restored } else { Operation::New };
+            let answer = self.shared.ledger.admit(operation, &pod);
+            self.take_answer(&pod, answer);
+        }
+    }
+
+    fn take_answer(&mut self, pod: &Arc<PodRecord>, answer: Admission) {
+        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        match answer {
+            Admission::Admit => {
+                entry.not_yet = None;
+                self.wish(pod.uid(), |wish| wish.standing = Standing::Admitted);
+            }
+            Admission::NotYet { reason, message } => {
+                let now = (reason.to_string(), message.clone());
+                if entry.not_yet.as_ref() == Some(&now) {
+                    return;
+                }
+                // One event per reason; the message may count things.
+                let new_reason = entry.not_yet.as_ref().is_none_or(|before| before.0 != now.0);
+                entry.not_yet = Some(now);
+                if new_reason {
+                    self.tell_not_yet(pod, &reason, &message);
+                }
+                self.wish(pod.uid(), |wish| {
+                    wish.standing = Standing::NotYet {
+                        reason: reason.into_owned(),
+                        message,
+                    };
+                });
+            }
+            Admission::Reject { reason, message } => {
+                entry.not_yet = None;
+                let end = self.rejection(pod, &reason, message);
+                self.wish(pod.uid(), |wish| wish.end(end));
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What is there without a wish: pods of an earlier life, late effects of calls that nobody heard the end of.
+
+use super::{Leftover, SyncLoop};
+use crate::engine::worker::WorkerEnd;
+use crate::ids::{PodUid, SourceName};
+use crate::source::SourceKind;
+use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
+
+impl SyncLoop {
+    pub(super) async fn worker_ended(&mut self, end: WorkerEnd) {
+        let uid = end.uid;
+        self.shared.workers().remove(&uid);
+        if !end.finished {
+            return;
+        }
+        self.shared.release(&uid);
+        match self.entries.get_mut(&uid) {
+            Some(entry) if entry.again => {
+                let pod = entry.pod.clone();
+                self.entries.remove(&uid);
+                self.leave(&uid).await;
+                self.start(pod);
+            }
+            Some(entry) if entry.left => {
+                self.entries.remove(&uid);
+                self.leave(&uid).await;
+            }
+            Some(entry) => {
+                entry.working = false;
+                if self.shared.cache.current(&uid).is_some_and(|seen| !seen.is_down()) {
+                    self.end_late_object(&uid);
+                }
+            }
+            None => self.leave(&uid).await,
+        }
+    }
+
+    /// Nothing is known of a pod any more.
+    async fn leave(&mut self, uid: &PodUid) {
+        self.leftovers.remove(uid);
+        self.restored.remove(uid);
+        self.shared.statuses.forget(uid);
+        self.shared.syncer.forget(uid);
+        if let Err(error) = self.shared.checkpoints.remove(uid).await {
+            tracing::warn!(pod_uid = %uid, error = &error as &dyn std::error::Error, "pod checkpoint not removed");
+        }
+    }
+
+    /// Something was seen of a pod, or somebody asked for it to be looked into.
+    pub(super) fn woken(&mut self, uid: &PodUid) {
+        match self.entries.get(uid) {
+            Some(entry) if entry.working => self.wish(uid, |wish| wish.nudges += 1),
+            Some(_) => {
+                if self.shared.cache.current(uid).is_some_and(|seen| !seen.is_down()) {
+                    self.end_late_object(uid);
+                }
+            }
+            None if self.leftovers.get(uid).is_some_and(|leftover| leftover.working) => {
+                self.wish(uid, |wish| wish.nudges += 1);
+            }
+            None => {
+                if self.looked && self.shared.cache.current(uid).is_some() {
+                    self.note_leftover(uid);
+                    self.end_leftover_if_unwanted(uid);
+                }
+            }
+        }
+    }
+
+    /// Something of a pod whose end was dealt with runs: the late effect of a call that nobody heard the end of.
+    fn end_late_object(&mut self, uid: &PodUid) {
+        let Some(entry) = self.entries.get_mut(uid) else { return };
+        entry.working = true;
+        let mut wish = PodWish::run(entry.pod.clone(), Standing::Admitted);
+        wish.end(Termination::new(KillCause::Completed, ORPHAN_GRACE));
+        self.spawn(uid, wish, None);
+    }
+
+    pub(super) fn note_leftover(&mut self, uid: &PodUid) {
+        if self.entries.contains_key(uid) || self.leftovers.contains_key(uid) {
+            return;
+        }
+        let seen = self.shared.cache.current(uid);
+        let source = seen
+            .as_ref()
+            .and_then(|seen| seen.source.as_deref())
+            .map(SourceName::from);
+        // A leftover of a static source, or of an unknown one, holds its name: whoever is wished for under it waits.
+        let is_managed = source
+            .as_ref()
+            .is_some_and(|source| self.config.kind(source) == Some(SourceKind::Managed));
+        let name = seen
+            .and_then(|seen| seen.key.clone())
+            .filter(|_| !is_managed)
+            .and_then(|key| self.shared.names.try_claim(&key.full_name()));
+        self.leftovers.insert(
+            uid.clone(),
+            Leftover {
+                source,
+                name,
+                working: false,
+            },
+        );
+    }
+
+    /// Ends the leftovers whose sources have spoken and do not name them.
+    pub(super) async fn end_leftovers(&mut self) {
+        let uids: Vec<PodUid> = self.leftovers.keys().cloned().collect();
+        for uid in uids {
+            self.end_leftover_if_unwanted(&uid);
+        }
+        if self.config.all_ready() {
+            let gone: Vec<PodUid> = self
+                .restored
+                .keys()
+                .filter(|uid| !self.entries.contains_key(*uid) && !self.leftovers.contains_key(*uid))
+                .cloned()
+                .collect();
+            for uid in gone {
+                self.leave(&uid).await;
+            }
+        }
+    }
+
+    fn end_leftover_if_unwanted(&mut self, uid: &PodUid) {
+        let Some(leftover) = self.leftovers.get_mut(uid) else { return };
+        if leftover.working {
+            return;
+        }
+        let spoken = match &leftover.source {
+            // A source that is not configured any more has nothing to say: all others have.
+            Some(source) => self.config.ready(source).unwrap_or_else(|| self.config.all_ready()),
+            None => self.config.all_ready(),
+        };
+        if !spoken {
+            return;
+        }
+        leftover.working = true;
+        let name = leftover.name.take();
+        tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
+        self.spawn(uid, PodWish::end_orphan(), name);
+    }
+}

@@ -1,0 +1,120 @@
+//! Running steps: never dropped while the kubelet runs, only asked to stop.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::pod::PodRecord;
+use crate::syncer::{AcquireError, Doomed, PodWork, Remains, StepContext, SyncError, Synced};
+
+/// What a change of the wish means to a running step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnChange {
+    /// A new pod or a termination asks it to stop: it works for what is no longer wished.
+    Stop,
+    /// It watches the wish by itself.
+    GoOn,
+}
+
+impl Worker {
+    pub(super) async fn acquire(&mut self, work: &PodWork) -> Result<(), AcquireError> {
+        let syncer = self.shared.syncer.clone();
+        let cx = self.step_context();
+        let step = {
+            let cx = cx.clone();
+            Box::pin(async move { syncer.acquire(&cx, work).await })
+        };
+        self.run_step(cx, step, OnChange::Stop, Some(&work.pod)).await
+    }
+
+    pub(super) async fn sync_step(&mut self, work: &PodWork) -> Result<Synced, SyncError> {
+        let syncer = self.shared.syncer.clone();
+        let cx = self.step_context();
+        let begun = Instant::now();
+        let step = {
+            let cx = cx.clone();
+            Box::pin(async move { syncer.sync(&cx, work).await })
+        };
+        let outcome = self.run_step(cx, step, OnChange::Stop, Some(&work.pod)).await;
+        self.shared.metrics.syncs.increment();
+        self.shared.metrics.sync_duration.observe(begun.elapsed());
+        outcome
+    }
+
+    pub(super) async fn terminate_step(&mut self, pod: Doomed<'_>) -> Result<(), SyncError> {
+        let syncer = self.shared.syncer.clone();
+        let cx = self.step_context();
+        let step = {
+            let cx = cx.clone();
+            Box::pin(async move { syncer.terminate(&cx, pod).await })
+        };
+        self.run_step(cx, step, OnChange::GoOn, None).await
+    }
+
+    pub(super) async fn finish_step(&mut self, pod: Doomed<'_>, remains: Remains) -> Result<(), SyncError> {
+        let syncer = self.shared.syncer.clone();
+        let cx = self.step_context();
+        let step = {
+            let cx = cx.clone();
+            Box::pin(async move { syncer.finish(&cx, pod, remains).await })
+        };
+        self.run_step(cx, step, OnChange::GoOn, None).await
+    }
+
+    fn step_context(&self) -> StepContext {
+        StepContext::new(
+            self.stop.child_token(),
+            self.wish.clone(),
+            self.notes.clone(),
+            self.shared.events.clone(),
+        )
+    }
+
+    /// Runs a step to its end. A change of the wish may ask it to stop; a look at the pod meanwhile refreshes its status,
+    /// so that a long pull hides nothing. Steps are boxed, so that an idle worker is small.
+    async fn run_step<T>(
+        &mut self,
+        cx: StepContext,
+        mut step: BoxFuture<'_, T>,
+        on_change: OnChange,
+        pod: Option<&Arc<PodRecord>>,
+    ) -> T {
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut step => break outcome,
+                changed = self.wish.changed() => {
+                    self.dirty = true;
+                    if changed.is_err() {
+                        break step.await;
+                    }
+                    let as_before = self.wish.borrow_and_update().is_as_before(&self.taken);
+                    if on_change == OnChange::Stop && !as_before {
+                        cx.stop.cancel();
+                    }
+                    if let (OnChange::Stop, Some(pod)) = (on_change, pod) {
+                        self.refresh_during_step(pod).await;
+                    }
+                }
+            }
+        };
+        drop(step);
+        // Taken after the last change: only a later look shows all of it.
+        self.mark = self.shared.cache.mark();
+        if self.notes.take_acted() {
+            self.shared.relist.relist(&self.uid);
+        }
+        outcome
+    }
+
+    async fn refresh_during_step(&mut self, pod: &Arc<PodRecord>) {
+        let Some(observed) = self.shared.cache.current(&self.uid) else { return };
+        let status = self.status_of(pod, &observed);
+        // A final phase is only drawn from a look that is later than the step.
+        if !status.phase.as_deref().is_some_and(crate::status::is_final_phase) {
+            self.publish(pod, status).await;
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Numbers of the engine.
+
+use std::time::Duration;
+
+/// How often and how long. The defaults are those of the upstream kubelet 1.36, where it has them.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// Each pod is looked into again after this time, stretched by up to a half. 60 s.
+    pub resync_period: Duration,
+    /// Wait after a step that failed, stretched by up to a half. 10 s.
+    pub error_backoff: Duration,
+    /// Wait while the pod network is not ready, stretched by up to a half. 1 s.
+    pub network_backoff: Duration,
+    /// How often the backend is asked how it is. 5 s.
+    pub runtime_status_period: Duration,
+    /// Deadline of a runtime call. 2 min; making a sandbox gets twice that, stopping and exec get it beside their own.
+    pub runtime_request_timeout: Duration,
+    /// How long [`Kubelet::run`](crate::Kubelet::run) may take to end once it is asked to. 10 s.
+    pub stop_within: Duration,
+    /// First and longest wait before a container that keeps failing is started again. 10 s and 300 s.
+    pub crash_backoff: (Duration, Duration),
+    /// First and longest wait before an image is pulled again. 10 s and 300 s.
+    pub image_backoff: (Duration, Duration),
+    /// How many images are pulled at once. 1, as upstream.
+    pub parallel_image_pulls: usize,
+    /// Publishes of statuses under way at once, per sink. 8.
+    pub parallel_publishes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            resync_period: Duration::from_secs(60),
+            error_backoff: Duration::from_secs(10),
+            network_backoff: Duration::from_secs(1),
+            runtime_status_period: Duration::from_secs(5),
+            runtime_request_timeout: Duration::from_secs(120),
+            stop_within: Duration::from_secs(10),
+            crash_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
+            image_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
+            parallel_image_pulls: 1,
+            parallel_publishes: 8,
+        }
+    }
+}
