@@ -12,4 +12,7 @@ pub use resources::{
     ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits,
     pod_requests,
 };
-pub use validation::{FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind};
+pub use validation::{
+    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind,
+    StaticReferenceError, refuse_api_references, validate_pod,
+};

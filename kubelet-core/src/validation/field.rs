@@ -1,81 +1,13 @@
 //! Where in an object something is wrong, and what.
 
+mod path;
+mod value;
+
 use std::borrow::Cow;
 use std::fmt::{self, Write};
 
-use serde::Serialize;
-
-/// One step of a [`FieldPath`].
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-#[non_exhaustive]
-pub enum FieldStep {
-    /// A field, by its JSON name.
-    Field(Cow<'static, str>),
-    /// An element of a list, from zero.
-    Index(usize),
-    /// An entry of a map.
-    Key(String),
-}
-
-/// The way from an object's root to one of its fields, as `spec.containers[0].resources.limits[cpu]`.
-///
-/// A few paths name no field that exists, because upstream prints them so (`spec.containers[0].volumeMounts.subPath`
-/// leaves the index out); the longest beginning that exists is then the place to point at.
-#[derive(Clone, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
-pub struct FieldPath(Vec<FieldStep>);
-
-impl FieldPath {
-    /// A path of one field.
-    #[must_use]
-    pub fn new(root: impl Into<Cow<'static, str>>) -> Self {
-        Self(vec![FieldStep::Field(root.into())])
-    }
-
-    /// The field `name` below this one.
-    #[must_use]
-    pub fn child(&self, name: impl Into<Cow<'static, str>>) -> Self {
-        self.with(FieldStep::Field(name.into()))
-    }
-
-    /// The element at `index`, from zero, of the list here.
-    #[must_use]
-    pub fn index(&self, index: usize) -> Self {
-        self.with(FieldStep::Index(index))
-    }
-
-    /// The entry `key` of the map here.
-    #[must_use]
-    pub fn key(&self, key: impl Into<String>) -> Self {
-        self.with(FieldStep::Key(key.into()))
-    }
-
-    /// The steps from the root on.
-    #[must_use]
-    pub fn steps(&self) -> &[FieldStep] {
-        &self.0
-    }
-
-    fn with(&self, step: FieldStep) -> Self {
-        let mut steps = Vec::with_capacity(self.0.len() + 1);
-        steps.extend_from_slice(&self.0);
-        steps.push(step);
-        Self(steps)
-    }
-}
-
-impl fmt::Display for FieldPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, step) in self.0.iter().enumerate() {
-            match step {
-                FieldStep::Field(name) if i == 0 => f.write_str(name)?,
-                FieldStep::Field(name) => write!(f, ".{name}")?,
-                FieldStep::Index(index) => write!(f, "[{index}]")?,
-                FieldStep::Key(key) => write!(f, "[{key}]")?,
-            }
-        }
-        Ok(())
-    }
-}
+pub use path::{FieldPath, FieldStep};
+pub(super) use value::{FieldValue, Json};
 
 /// In which way a field is wrong.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -305,67 +237,6 @@ impl<'a> IntoIterator for &'a FieldErrors {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-/// A value as an error shows it.
-pub(super) trait FieldValue {
-    fn render(&self) -> String;
-}
-
-/// A value shown as JSON: what has a type of its own upstream, such as an enumeration.
-pub(super) struct Json<'a, T>(pub(super) &'a T);
-
-/// In quotes, as Go's `%q` prints it.
-impl FieldValue for &str {
-    fn render(&self) -> String {
-        let mut text = String::with_capacity(self.len() + 2);
-        text.push('"');
-        for c in self.chars() {
-            match c {
-                '"' | '\\' => text.extend(['\\', c]),
-                '\n' => text.push_str("\\n"),
-                '\t' => text.push_str("\\t"),
-                '\r' => text.push_str("\\r"),
-                '\x07' => text.push_str("\\a"),
-                '\x08' => text.push_str("\\b"),
-                '\x0b' => text.push_str("\\v"),
-                '\x0c' => text.push_str("\\f"),
-                c if c.is_ascii_control() => text.push_str(&format!("\\x{:02x}", u32::from(c))),
-                c if c.is_control() => text.push_str(&format!("\\u{:04x}", u32::from(c))),
-                c => text.push(c),
-            }
-        }
-        text.push('"');
-        text
-    }
-}
-
-impl FieldValue for i64 {
-    fn render(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl FieldValue for i32 {
-    fn render(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl FieldValue for bool {
-    fn render(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl<T: Serialize> FieldValue for Json<'_, T> {
-    fn render(&self) -> String {
-        // Only a map with keys that are not text fails, and no type of the API holds one.
-        let text = serde_json::to_string(self.0).unwrap_or_default();
-        text.replace('<', "\\u003c")
-            .replace('>', "\\u003e")
-            .replace('&', "\\u0026")
     }
 }
 
