@@ -3,6 +3,7 @@
 mod admission;
 mod cache;
 mod clock;
+mod defaults;
 pub mod env;
 mod error;
 mod event;
@@ -16,10 +17,13 @@ mod observation;
 mod pleg;
 mod pod;
 mod quantity;
+mod resources;
 mod runtime;
 mod signals;
 mod source;
 mod status;
+mod validation;
+mod volume_sources;
 
 pub use async_trait::async_trait;
 pub use bytes;
@@ -34,6 +38,7 @@ pub use cache::{
     relist_requests,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
+pub use defaults::apply_defaults;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
@@ -59,6 +64,9 @@ pub use pod::{
     container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
+pub use resources::{
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits, pod_requests,
+};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
@@ -72,19 +80,7 @@ pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use status::{Published, StatusSink, StatusUpdate};
-mod defaults;
-mod quantity;
-mod resources;
-mod validation;
-mod volume_sources;
-
-pub use defaults::apply_defaults;
-pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
-pub use resources::{
-    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits,
-    pod_requests,
-};
 pub use validation::{
-    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind,
-    StaticReferenceError, refuse_api_references, validate_pod,
+    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
+    refuse_api_references, validate_pod,
 };
