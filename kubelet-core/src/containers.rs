@@ -1,0 +1,147 @@
+//! Pods as containers of a runtime: the [`PodSyncer`](crate::PodSyncer) of nodes that run their pods themselves.
+
+mod calls;
+mod config;
+mod finish;
+mod grace;
+mod hooks;
+mod images;
+mod kill;
+mod memory;
+mod resources;
+mod start;
+mod sync;
+mod user;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::admission::Ledger;
+use crate::clock::{Clock, RandomSource};
+use crate::error::BoxError;
+use crate::ids::PodUid;
+use crate::logs::LogPaths;
+use crate::objects::ObjectSource;
+use crate::pleg::PodLifecycleEventGenerator;
+use crate::runtime::{ContainerRuntime, NETWORK_READY, RUNTIME_READY, RuntimeParts};
+use crate::settings::Settings;
+use crate::syncer::{BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
+
+use images::ImageManager;
+use memory::PodMemory;
+
+/// Runs pods as containers: over a runtime, its images, and a generator that looks at it.
+///
+/// Handed to [`Kubelet::builder`](crate::Kubelet::builder).
+#[derive(Clone, Debug)]
+#[must_use = "hand it to Kubelet::builder"]
+pub struct Containers {
+    pub(crate) parts: RuntimeParts,
+    pub(crate) generator: Arc<dyn PodLifecycleEventGenerator>,
+}
+
+impl Containers {
+    /// Runs pods over a runtime, with a generator that looks at it.
+    pub fn new(parts: impl Into<RuntimeParts>, generator: impl PodLifecycleEventGenerator) -> Self {
+        Self {
+            parts: parts.into(),
+            generator: Arc::new(generator),
+        }
+    }
+}
+
+/// What [`Containers`] needs of the node that it works for.
+#[derive(Debug)]
+pub(crate) struct NodeParts {
+    pub(crate) node_name: Arc<str>,
+    pub(crate) root_dir: PathBuf,
+    pub(crate) logs: LogPaths,
+    pub(crate) cluster_domain: String,
+    pub(crate) objects: Option<Arc<dyn ObjectSource>>,
+    pub(crate) ledger: Ledger,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) random: Arc<dyn RandomSource>,
+    pub(crate) settings: Settings,
+}
+
+/// The syncer of one running kubelet.
+#[derive(Debug)]
+pub(crate) struct ContainerSyncer {
+    runtime: Arc<dyn ContainerRuntime>,
+    images: ImageManager,
+    node: NodeParts,
+    /// What is remembered of each pod, for as long as it is on the node.
+    memory: Mutex<BTreeMap<PodUid, Arc<Mutex<PodMemory>>>>,
+    network_not_ready: Mutex<Option<String>>,
+    calls: AtomicU64,
+}
+
+impl ContainerSyncer {
+    pub(crate) fn new(parts: &RuntimeParts, node: NodeParts) -> Self {
+        let images = ImageManager::new(parts.images.clone(), node.settings.parallel_image_pulls);
+        Self {
+            runtime: parts.runtime.clone(),
+            images,
+            node,
+            memory: Mutex::new(BTreeMap::new()),
+            network_not_ready: Mutex::new(None),
+            calls: AtomicU64::new(0),
+        }
+    }
+
+    fn memory_of(&self, uid: &PodUid) -> Arc<Mutex<PodMemory>> {
+        self.memory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(uid.clone())
+            .or_insert_with(|| Arc::new(Mutex::new(PodMemory::new(&self.node.settings))))
+            .clone()
+    }
+
+    fn pod_dir(&self, uid: &PodUid) -> PathBuf {
+        self.node.root_dir.join("pods").join(uid.as_str())
+    }
+}
+
+#[async_trait]
+impl PodSyncer for ContainerSyncer {
+    async fn sync(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
+        self.sync_pod(cx, work).await
+    }
+
+    async fn terminate(&self, cx: &StepContext, pod: Doomed<'_>) -> Result<(), SyncError> {
+        self.terminate_pod(cx, pod).await
+    }
+
+    async fn finish(&self, cx: &StepContext, pod: Doomed<'_>, remains: Remains) -> Result<(), SyncError> {
+        self.finish_pod(cx, pod, remains).await
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    async fn check(&self) -> Result<BackendStatus, BoxError> {
+        let info = self.runtime.info().await?;
+        let mut status = BackendStatus::ready(info.name.clone(), info.version.clone());
+        status.not_ready = info.unmet(RUNTIME_READY).map(|why| format!("runtime is not ready: {why}"));
+        status.network_not_ready = info.unmet(NETWORK_READY);
+        status.survives_restart = info.survives_restart;
+        *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();
+        Ok(status)
+    }
+
+    fn down_after(&self) -> Duration {
+        Duration::from_secs(30)
+    }
+}
+
+// A panic while the lock is held leaves plain data in a readable state.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

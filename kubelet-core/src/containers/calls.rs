@@ -1,0 +1,125 @@
+//! Runtime calls with deadlines: what does not answer in time is uncertain, and whoever made the call looks first.
+
+use std::future::Future;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::ContainerSyncer;
+use crate::ids::{ContainerId, SandboxId};
+use crate::runtime::{CreateContainer, ExecOutput, ExecRequest, RuntimeError, SandboxConfig, SandboxStatus};
+use crate::syncer::StepNotes;
+
+/// Takes a call out of the list of those under way, also when its future is dropped.
+struct InFlight<'a> {
+    notes: &'a StepNotes,
+    number: u64,
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.notes.call_ended(self.number);
+    }
+}
+
+impl ContainerSyncer {
+    async fn bounded<T>(
+        &self,
+        notes: &StepNotes,
+        op: &'static str,
+        what: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<T, RuntimeError>>,
+    ) -> Result<T, RuntimeError> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        notes.call_begun(number, format!("{op} {what}"));
+        let _in_flight = InFlight { notes, number };
+        match tokio::time::timeout(limit, call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(RuntimeError::uncertain(op, format!("no answer within {limit:?}"))),
+        }
+    }
+
+    fn limit(&self) -> Duration {
+        self.node.settings.runtime_request_timeout
+    }
+
+    pub(super) async fn call_run_sandbox(
+        &self,
+        notes: &StepNotes,
+        config: &SandboxConfig,
+    ) -> Result<SandboxId, RuntimeError> {
+        notes.acted();
+        let call = self.runtime.run_sandbox(config, "");
+        // Making a sandbox sets up its network too. Source: kubelet 1.36 gives it twice the time.
+        self.bounded(notes, "run_sandbox", &config.key.to_string(), self.limit() * 2, call)
+            .await
+    }
+
+    pub(super) async fn call_sandbox_status(
+        &self,
+        notes: &StepNotes,
+        id: &SandboxId,
+    ) -> Result<SandboxStatus, RuntimeError> {
+        let call = self.runtime.sandbox_status(id);
+        self.bounded(notes, "sandbox_status", id.as_str(), self.limit(), call).await
+    }
+
+    pub(super) async fn call_stop_sandbox(&self, notes: &StepNotes, id: &SandboxId) -> Result<(), RuntimeError> {
+        notes.acted();
+        let call = self.runtime.stop_sandbox(id);
+        self.bounded(notes, "stop_sandbox", id.as_str(), self.limit(), call).await
+    }
+
+    pub(super) async fn call_remove_sandbox(&self, notes: &StepNotes, id: &SandboxId) -> Result<(), RuntimeError> {
+        notes.acted();
+        let call = self.runtime.remove_sandbox(id);
+        self.bounded(notes, "remove_sandbox", id.as_str(), self.limit(), call).await
+    }
+
+    pub(super) async fn call_create(
+        &self,
+        notes: &StepNotes,
+        request: CreateContainer<'_>,
+    ) -> Result<ContainerId, RuntimeError> {
+        notes.acted();
+        let call = self.runtime.create_container(request);
+        self.bounded(notes, "create_container", &request.container.name, self.limit(), call)
+            .await
+    }
+
+    pub(super) async fn call_start(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {
+        notes.acted();
+        let call = self.runtime.start_container(id);
+        self.bounded(notes, "start_container", id.as_str(), self.limit(), call).await
+    }
+
+    pub(super) async fn call_stop(
+        &self,
+        notes: &StepNotes,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> Result<(), RuntimeError> {
+        notes.acted();
+        let call = self.runtime.stop_container(id, grace);
+        self.bounded(notes, "stop_container", id.as_str(), self.limit() + grace, call)
+            .await
+    }
+
+    pub(super) async fn call_remove(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {
+        notes.acted();
+        let call = self.runtime.remove_container(id);
+        self.bounded(notes, "remove_container", id.as_str(), self.limit(), call).await
+    }
+
+    pub(super) async fn call_exec(
+        &self,
+        notes: &StepNotes,
+        id: &ContainerId,
+        request: ExecRequest,
+    ) -> Result<ExecOutput, RuntimeError> {
+        // A command without a timeout may run for as long as it likes: its caller ends the wait.
+        let limit = request.timeout.map_or(Duration::MAX, |timeout| timeout + self.limit());
+        let call = self.runtime.exec(id, request);
+        self.bounded(notes, "exec", id.as_str(), limit, call).await
+    }
+}

@@ -1,0 +1,265 @@
+//! Stopping containers: hooks, order, and a grace that may shrink while they stop.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ContainerSyncer;
+use super::grace::{GraceClock, LEAST_STOP_GRACE};
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::ContainerId;
+use crate::observation::{ObservedContainer, PodObservation};
+use crate::pod::{ContainerKind, ContainerView, PodRecord};
+use crate::runtime::{ContainerState, RuntimeError};
+use crate::syncer::{Doomed, StepContext, SyncError};
+
+/// Why a container was not stopped.
+#[derive(Debug)]
+pub(super) enum KillError {
+    /// The step was asked to stop.
+    Stopped,
+    Runtime(RuntimeError),
+}
+
+impl KillError {
+    pub(super) fn into_sync_error(self, what: impl Into<String>) -> SyncError {
+        match self {
+            Self::Stopped => SyncError::Stopped,
+            Self::Runtime(error) => SyncError::failed(what, error),
+        }
+    }
+}
+
+/// Whose turn it is in a pod with sidecars: they stop after all regular containers, last one first.
+///
+/// Source: kubelet 1.36, `kuberuntime_termination_order.go`.
+#[derive(Debug, Default)]
+struct StopOrder {
+    stopped: BTreeMap<String, CancellationToken>,
+    waits_for: BTreeMap<String, Vec<String>>,
+}
+
+impl StopOrder {
+    fn of(pod: &PodRecord, running: &[&ObservedContainer]) -> Self {
+        if !pod.facts().has_sidecars {
+            return Self::default();
+        }
+        let runs = |name: &str| running.iter().any(|container| container.name == name);
+        let mut order = Self::default();
+        let mut earlier: Vec<String> = Vec::new();
+        for container in ContainerView::regular(pod.spec()) {
+            // What does not run is not waited for.
+            if runs(container.name()) {
+                earlier.push(container.name().to_owned());
+            }
+        }
+        for sidecar in ContainerView::init(pod.spec()).rev() {
+            if sidecar.kind() == ContainerKind::Sidecar && runs(sidecar.name()) {
+                order.waits_for.insert(sidecar.name().to_owned(), earlier.clone());
+                earlier.push(sidecar.name().to_owned());
+            }
+        }
+        for name in earlier {
+            order.stopped.insert(name, CancellationToken::new());
+        }
+        order
+    }
+
+    async fn turn(&self, name: &str) {
+        for other in self.waits_for.get(name).into_iter().flatten() {
+            if let Some(stopped) = self.stopped.get(other) {
+                stopped.cancelled().await;
+            }
+        }
+    }
+
+    fn has_stopped(&self, name: &str) {
+        if let Some(stopped) = self.stopped.get(name) {
+            stopped.cancel();
+        }
+    }
+}
+
+impl ContainerSyncer {
+    pub(super) async fn terminate_pod(&self, cx: &StepContext, doomed: Doomed<'_>) -> Result<(), SyncError> {
+        let observed = doomed.observed();
+        let grace = GraceClock::of_termination(cx.wish.clone());
+        let memory = self.memory_of(doomed.uid());
+        let began = *super::lock(&memory).end_began.get_or_insert_with(Instant::now);
+        let pod = match doomed {
+            Doomed::Pod(work) => Some(&*work.pod),
+            Doomed::Orphan(_) => None,
+        };
+        let killed = self.kill_containers(cx, pod, observed, &grace).await;
+        if let Err(error) = killed {
+            // The sandbox takes what still runs down at once: not before the containers have had their time.
+            let had_their_time = began.elapsed() > cx.wish.borrow().terminate.as_ref().map_or(Duration::ZERO, |end| end.grace);
+            if matches!(error, KillError::Stopped) || !had_their_time {
+                return Err(error.into_sync_error("cannot stop containers"));
+            }
+        }
+        self.stop_sandboxes(cx, observed).await
+    }
+
+    /// Stops all containers of a pod side by side, sidecars in their order, then its sandboxes.
+    pub(super) async fn kill_whole_pod(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        observed: &PodObservation,
+    ) -> Result<(), SyncError> {
+        let grace = GraceClock::own(pod.facts().termination_grace, cx.wish.clone());
+        self.kill_containers(cx, Some(pod), observed, &grace)
+            .await
+            .map_err(|error| error.into_sync_error("cannot stop containers"))?;
+        self.stop_sandboxes(cx, observed).await
+    }
+
+    async fn stop_sandboxes(&self, cx: &StepContext, observed: &PodObservation) -> Result<(), SyncError> {
+        let mut outcome = Ok(());
+        for sandbox in &observed.sandboxes {
+            match self.call_stop_sandbox(&cx.notes, &sandbox.id).await {
+                Ok(()) => {}
+                Err(error) if error.is_not_found() => {}
+                Err(error) => outcome = Err(SyncError::failed(format!("cannot stop sandbox {}", sandbox.id), error)),
+            }
+        }
+        outcome
+    }
+
+    async fn kill_containers(
+        &self,
+        cx: &StepContext,
+        pod: Option<&PodRecord>,
+        observed: &PodObservation,
+        grace: &GraceClock,
+    ) -> Result<(), KillError> {
+        let running: Vec<&ObservedContainer> = observed
+            .containers
+            .iter()
+            .filter(|c| matches!(c.state, ContainerState::Running | ContainerState::Unknown))
+            .collect();
+        let order = pod.map_or_else(StopOrder::default, |pod| StopOrder::of(pod, &running));
+        let kills = running.iter().map(|container| async {
+            let message = format!("Stopping container {}", container.name);
+            let killed = self
+                .kill_container(cx, pod, &container.id, &container.name, &message, grace.clone(), Some(&order))
+                .await;
+            if killed.is_ok() {
+                order.has_stopped(&container.name);
+            }
+            killed
+        });
+        join_all(kills).await.into_iter().collect()
+    }
+
+    /// Stops one container: pre-stop hook, its turn, then the runtime's stop, all within one grace.
+    pub(super) async fn kill_one(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        id: &ContainerId,
+        name: &str,
+        message: &str,
+        grace: Duration,
+    ) -> Result<(), KillError> {
+        let clock = GraceClock::own(grace, cx.wish.clone());
+        self.kill_container(cx, Some(pod), id, name, message, clock, None).await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is one fact of the stop, and there is one caller of each kind")]
+    async fn kill_container(
+        &self,
+        cx: &StepContext,
+        pod: Option<&PodRecord>,
+        id: &ContainerId,
+        name: &str,
+        message: &str,
+        mut grace: GraceClock,
+        order: Option<&StopOrder>,
+    ) -> Result<(), KillError> {
+        let view = pod.and_then(|pod| pod.container(name).map(|view| (pod, view)));
+        if let Some((pod, view)) = &view {
+            cx.events.record(Event::new(
+                EventSubject::container(pod, view),
+                EventType::Normal,
+                "Killing",
+                message,
+            ));
+            self.pre_stop(cx, pod, view, id, &mut grace).await?;
+        }
+        if let Some(order) = order {
+            tokio::select! {
+                biased;
+                () = cx.stop.cancelled() => return Err(KillError::Stopped),
+                () = order.turn(name) => {}
+                () = grace.expired() => {}
+            }
+        }
+        self.stop_within(cx, id, &mut grace).await
+    }
+
+    async fn pre_stop(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        view: &ContainerView<'_>,
+        id: &ContainerId,
+        grace: &mut GraceClock,
+    ) -> Result<(), KillError> {
+        let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) else {
+            return Ok(());
+        };
+        let limit = grace.remaining();
+        if limit.is_zero() {
+            return Ok(());
+        }
+        let failed = tokio::select! {
+            biased;
+            () = cx.stop.cancelled() => return Err(KillError::Stopped),
+            ended = self.run_hook(&cx.notes, id, hook, Some(limit)) => match ended {
+                Ok(()) => None,
+                Err(error) => Some(error.to_string()),
+            },
+            () = grace.expired() => Some("did not end within the grace period".to_owned()),
+        };
+        if let Some(why) = failed {
+            tracing::warn!(pod = %pod.key(), container = view.name(), why, "pre-stop hook failed");
+            cx.events.record(Event::new(
+                EventSubject::container(pod, view),
+                EventType::Warning,
+                "FailedPreStopHook",
+                "PreStopHook failed",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Asks the runtime to stop a container; asks again, beside the first call, when its grace has become less.
+    async fn stop_within(&self, cx: &StepContext, id: &ContainerId, grace: &mut GraceClock) -> Result<(), KillError> {
+        let mut calls = FuturesUnordered::new();
+        calls.push(self.call_stop(&cx.notes, id, grace.remaining().max(LEAST_STOP_GRACE)));
+        loop {
+            tokio::select! {
+                biased;
+                ended = calls.next() => match ended {
+                    Some(Ok(())) => return Ok(()),
+                    Some(Err(error)) if error.is_not_found() => return Ok(()),
+                    Some(Err(error)) if calls.is_empty() => return Err(KillError::Runtime(error)),
+                    // Another call for the same container still waits.
+                    Some(Err(_)) => {}
+                    None => return Ok(()),
+                },
+                () = cx.stop.cancelled() => return Err(KillError::Stopped),
+                () = grace.shortened() => {
+                    calls.push(self.call_stop(&cx.notes, id, grace.remaining().max(LEAST_STOP_GRACE)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Starting one container: back-off, image, config, create, start, post-start hook.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ContainerSyncer;
+use super::sync::Ground;
+use crate::backoff::{BackoffDecision, go_duration};
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::ContainerId;
+use crate::pod::{ContainerView, PodRecord};
+use crate::runtime::{ContainerState, CreateContainer, RuntimeError};
+use crate::syncer::StepContext;
+
+/// A container was started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Started;
+
+/// Why a container was not started.
+#[derive(Debug)]
+pub(super) enum StartError {
+    /// The step was asked to stop.
+    Stopped,
+    /// It may have been: the next look tells.
+    Uncertain(RuntimeError),
+    /// Shown as the container's waiting reason.
+    Failed {
+        reason: Cow<'static, str>,
+        message: String,
+        /// When it is of use to try again, where that is known.
+        retry_at: Option<Instant>,
+    },
+}
+
+impl StartError {
+    pub(super) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        Self::Failed {
+            reason: Cow::Borrowed(reason),
+            message: message.into(),
+            retry_at: None,
+        }
+    }
+
+    fn of_runtime(reason: &'static str, error: RuntimeError) -> Self {
+        if error.must_look_first() {
+            return Self::Uncertain(error);
+        }
+        Self::failed(reason, crate::error::error_chain(&error))
+    }
+}
+
+impl ContainerSyncer {
+    pub(super) async fn start_container(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+        adopt: Option<&ContainerId>,
+    ) -> Result<Started, StartError> {
+        let pod = &*ground.work.pod;
+        self.check_crash_backoff(cx, ground, view)?;
+        let id = match adopt {
+            Some(id) => id.clone(),
+            None => self.create(cx, ground, view).await?,
+        };
+        match self.call_start(&cx.notes, &id).await {
+            Ok(()) => {}
+            Err(error) => {
+                let failed = StartError::of_runtime("RunContainerError", error);
+                self.tell_failed(cx, pod, view, &failed);
+                return Err(failed);
+            }
+        }
+        cx.events.record(Event::new(
+            EventSubject::container(pod, view),
+            EventType::Normal,
+            "Started",
+            "Container started",
+        ));
+        self.post_start(cx, pod, view, &id).await?;
+        Ok(Started)
+    }
+
+    /// Holds a container back that keeps ending, or notes that it is started once more.
+    fn check_crash_backoff(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+    ) -> Result<(), StartError> {
+        let pod = &*ground.work.pod;
+        let ended = ground
+            .work
+            .observed
+            .of_name(view.name())
+            .find(|container| container.state == ContainerState::Exited);
+        let Some(ended) = ended else { return Ok(()) };
+        let key = crash_key(view);
+        let memory = self.memory_of(pod.uid());
+        let decision = super::lock(&memory)
+            .crash
+            .check(&key, ended, self.node.clock.now(), Instant::now());
+        match decision {
+            BackoffDecision::StartNow => Ok(()),
+            BackoffDecision::Wait { delay, until } => {
+                cx.events.record(Event::new(
+                    EventSubject::container(pod, view),
+                    EventType::Warning,
+                    "BackOff",
+                    format!(
+                        "Back-off restarting failed container {} in pod {}",
+                        view.name(),
+                        pod.describe()
+                    ),
+                ));
+                Err(StartError::Failed {
+                    reason: Cow::Borrowed("CrashLoopBackOff"),
+                    message: format!(
+                        "back-off {} restarting failed container={} pod={}",
+                        go_duration(delay),
+                        view.name(),
+                        pod.describe()
+                    ),
+                    retry_at: Some(until),
+                })
+            }
+        }
+    }
+
+    async fn create(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+    ) -> Result<ContainerId, StartError> {
+        let pod = &*ground.work.pod;
+        let image = match self.ensure_image(cx, pod, view).await {
+            Ok(image) => image,
+            Err(failed) => {
+                if let StartError::Failed { reason, .. } = &failed {
+                    self.warn(cx, pod, view, "Failed", format!("Error: {reason}"));
+                }
+                return Err(failed);
+            }
+        };
+        // The wish may have changed during a long pull.
+        if cx.stop.is_cancelled() {
+            return Err(StartError::Stopped);
+        }
+        let config = match self.container_config(ground, view, &image).await {
+            Ok(config) => config,
+            Err(failed) => {
+                self.tell_failed(cx, pod, view, &failed);
+                return Err(failed);
+            }
+        };
+        if cx.stop.is_cancelled() {
+            return Err(StartError::Stopped);
+        }
+        let request = CreateContainer::new(&ground.sandbox_id, &ground.sandbox, &config);
+        match self.call_create(&cx.notes, request).await {
+            Ok(id) => {
+                cx.events.record(Event::new(
+                    EventSubject::container(pod, view),
+                    EventType::Normal,
+                    "Created",
+                    "Container created",
+                ));
+                Ok(id)
+            }
+            Err(error) => {
+                let failed = StartError::of_runtime("CreateContainerError", error);
+                self.tell_failed(cx, pod, view, &failed);
+                Err(failed)
+            }
+        }
+    }
+
+    async fn post_start(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        view: &ContainerView<'_>,
+        id: &ContainerId,
+    ) -> Result<(), StartError> {
+        let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
+            return Ok(());
+        };
+        let failed = tokio::select! {
+            biased;
+            () = cx.stop.cancelled() => return Err(StartError::Stopped),
+            ended = self.run_hook(&cx.notes, id, hook, None) => match ended {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            },
+        };
+        tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
+        self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());
+        let killed = self
+            .kill_one(cx, pod, id, view.name(), "FailedPostStartHook", pod.facts().termination_grace)
+            .await;
+        if let Err(error) = killed {
+            tracing::warn!(pod = %pod.key(), container = view.name(), ?error, "container not stopped after its hook failed");
+        }
+        Err(StartError::failed("PostStartHookError", "PostStartHook failed"))
+    }
+
+    pub(super) fn warn(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        view: &ContainerView<'_>,
+        reason: &'static str,
+        message: String,
+    ) {
+        cx.events.record(Event::new(
+            EventSubject::container(pod, view),
+            EventType::Warning,
+            reason,
+            message,
+        ));
+    }
+
+    fn tell_failed(&self, cx: &StepContext, pod: &PodRecord, view: &ContainerView<'_>, failed: &StartError) {
+        if let StartError::Failed { message, .. } = failed {
+            self.warn(cx, pod, view, "Failed", format!("Error: {message}"));
+        }
+    }
+}
+
+/// What a crash back-off belongs to: another image or other resources start it anew.
+fn crash_key(view: &ContainerView<'_>) -> String {
+    let resources = view.resources().map(|r| serde_json::to_string(r).unwrap_or_default());
+    format!("{}/{}/{}", view.name(), view.image(), resources.unwrap_or_default())
+}
+

@@ -1,0 +1,293 @@
+//! One sync of a pod: what was decided is carried out, step by step.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::ContainerSyncer;
+use super::start::{StartError, Started};
+use crate::actions::{ActionInputs, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions};
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::SandboxId;
+use crate::observation::{ObservedContainer, PodObservation};
+use crate::pod::{ContainerKind, PodRecord};
+use crate::runtime::{SandboxConfig, SandboxState};
+use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
+
+/// How soon a pod is looked into again after a call whose outcome is unknown: its object may turn up late.
+const UNCERTAIN_RETRY: Duration = Duration::from_secs(2);
+
+/// What the containers of a pod are started in.
+pub(super) struct Ground<'a> {
+    pub(super) sandbox_id: SandboxId,
+    pub(super) sandbox: SandboxConfig,
+    pub(super) pod_ips: Vec<std::net::IpAddr>,
+    pub(super) work: &'a PodWork,
+}
+
+/// What became of the starts of one sync.
+#[derive(Debug, Default)]
+struct Outcome {
+    retry_at: Option<Instant>,
+    failure: Option<String>,
+}
+
+impl Outcome {
+    fn retry(&mut self, at: Instant) {
+        self.retry_at = Some(self.retry_at.map_or(at, |before| before.min(at)));
+    }
+}
+
+impl ContainerSyncer {
+    pub(super) async fn sync_pod(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
+        let pod = &*work.pod;
+        let network = self
+            .network_not_ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        if let Some(why) = network.filter(|_| !pod.facts().host_network) {
+            return Err(SyncError::NetworkNotReady { why });
+        }
+        let actions = compute_pod_actions(pod, &work.observed, &ActionInputs::new());
+        if actions.is_empty() {
+            return Ok(Synced::Settled);
+        }
+        self.make_room(cx, work, &actions).await?;
+        if let SandboxAction::None = actions.sandbox {
+            return Ok(Synced::Settled);
+        }
+        if cx.stop.is_cancelled() {
+            return Err(SyncError::Stopped);
+        }
+        let Some(ground) = self.ground(cx, work, &actions).await? else {
+            return Ok(Synced::Settled);
+        };
+        self.start_all(cx, &ground, &actions).await
+    }
+
+    /// Stops and removes what is in the way.
+    async fn make_room(&self, cx: &StepContext, work: &PodWork, actions: &PodActions) -> Result<(), SyncError> {
+        let (pod, observed) = (&*work.pod, &*work.observed);
+        if actions.kill_pod {
+            if let SandboxAction::Create { replaces: Some(_), .. } = actions.sandbox {
+                cx.events.record(Event::new(
+                    EventSubject::pod(pod),
+                    EventType::Normal,
+                    "SandboxChanged",
+                    "Pod sandbox changed, it will be killed and re-created.",
+                ));
+            }
+            self.kill_whole_pod(cx, pod, observed).await?;
+        } else {
+            for kill in &actions.kill {
+                self.kill_unwanted(cx, pod, kill).await?;
+            }
+        }
+        for reset in &actions.reset {
+            if let Some(id) = &reset.running {
+                self.kill_one(cx, pod, id, &reset.name, "killing", Duration::ZERO)
+                    .await
+                    .map_err(|error| error.into_sync_error(format!("cannot stop container {}", reset.name)))?;
+            }
+            for id in &reset.remove {
+                self.call_remove(&cx.notes, id)
+                    .await
+                    .map_err(|error| SyncError::failed(format!("cannot remove container {}", reset.name), error))?;
+            }
+        }
+        self.prune(cx, observed, actions).await
+    }
+
+    async fn kill_unwanted(&self, cx: &StepContext, pod: &PodRecord, kill: &KillAction) -> Result<(), SyncError> {
+        self.kill_one(cx, pod, &kill.id, &kill.name, &kill.message, pod.facts().termination_grace)
+            .await
+            .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
+    }
+
+    /// Removes leftovers that nothing needs any more, so that a crash loop piles nothing up. A failure is no reason to
+    /// start nothing: the next sync tries again.
+    async fn prune(
+        &self,
+        cx: &StepContext,
+        observed: &PodObservation,
+        actions: &PodActions,
+    ) -> Result<(), SyncError> {
+        let gone = |id| observed.containers.iter().find(|c: &&ObservedContainer| c.id == *id);
+        for container in actions.remove_containers.iter().filter_map(gone) {
+            if let Err(error) = self.remove_container(cx, container, Remains::Keep).await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "ended container not removed");
+            }
+        }
+        for id in &actions.remove_sandboxes {
+            if let Err(error) = self.call_remove_sandbox(&cx.notes, id).await {
+                tracing::debug!(error = &error as &dyn std::error::Error, "ended sandbox not removed");
+            }
+        }
+        if cx.stop.is_cancelled() {
+            return Err(SyncError::Stopped);
+        }
+        Ok(())
+    }
+
+    /// The sandbox to start containers in: the one that is there, or a new one. Nothing means: not now.
+    async fn ground<'a>(
+        &self,
+        cx: &StepContext,
+        work: &'a PodWork,
+        actions: &PodActions,
+    ) -> Result<Option<Ground<'a>>, SyncError> {
+        let pod = &*work.pod;
+        match &actions.sandbox {
+            SandboxAction::None => Ok(None),
+            SandboxAction::Keep(id) => {
+                let attempt = work
+                    .observed
+                    .sandboxes
+                    .iter()
+                    .find(|sandbox| sandbox.id == *id)
+                    .map_or(0, |sandbox| sandbox.attempt);
+                Ok(Some(Ground {
+                    sandbox_id: id.clone(),
+                    sandbox: self.sandbox_config(pod, attempt)?,
+                    pod_ips: work.observed.ips.clone(),
+                    work,
+                }))
+            }
+            SandboxAction::Create { attempt, .. } => {
+                let sandbox = self.sandbox_config(pod, *attempt)?;
+                self.make_pod_dirs(cx, pod, &sandbox).await?;
+                let sandbox_id = match self.call_run_sandbox(&cx.notes, &sandbox).await {
+                    Ok(id) => id,
+                    // It may be there already, or turn up later: the next look tells, and it is then used.
+                    Err(error) if error.must_look_first() => {
+                        tracing::debug!(pod = %pod.key(), error = &error as &dyn std::error::Error, "sandbox uncertain");
+                        return Err(SyncError::Failed {
+                            what: format!("cannot create pod sandbox: {error}"),
+                            retry_at: Some(Instant::now() + UNCERTAIN_RETRY),
+                            source: Some(error.into()),
+                        });
+                    }
+                    Err(error) => {
+                        // A pod that is being ended does not care.
+                        if !cx.stop.is_cancelled() {
+                            cx.events.record(Event::new(
+                                EventSubject::pod(pod),
+                                EventType::Warning,
+                                "FailedCreatePodSandBox",
+                                format!("Failed to create pod sandbox: {}", crate::error::error_chain(&error)),
+                            ));
+                        }
+                        return Err(SyncError::failed("cannot create pod sandbox", error));
+                    }
+                };
+                let status = match self.call_sandbox_status(&cx.notes, &sandbox_id).await {
+                    Ok(status) => status,
+                    Err(error) => {
+                        cx.events.record(Event::new(
+                            EventSubject::pod(pod),
+                            EventType::Warning,
+                            "FailedPodSandBoxStatus",
+                            format!("Failed to get pod sandbox status: {}", crate::error::error_chain(&error)),
+                        ));
+                        return Err(SyncError::failed("cannot look at the new sandbox", error));
+                    }
+                };
+                if status.state != SandboxState::Ready {
+                    return Err(SyncError::Failed {
+                        what: "the new sandbox ended at once".to_owned(),
+                        retry_at: None,
+                        source: None,
+                    });
+                }
+                Ok(Some(Ground {
+                    sandbox_id,
+                    sandbox,
+                    pod_ips: status.ips,
+                    work,
+                }))
+            }
+        }
+    }
+
+    async fn start_all(&self, cx: &StepContext, ground: &Ground<'_>, actions: &PodActions) -> Result<Synced, SyncError> {
+        let mut outcome = Outcome::default();
+        for start in &actions.ephemeral {
+            self.try_start(cx, ground, start, &mut outcome).await?;
+        }
+        for start in &actions.init {
+            let started = self.try_start(cx, ground, start, &mut outcome).await?;
+            let is_sidecar = ground
+                .work
+                .pod
+                .container(&start.name)
+                .is_some_and(|view| view.kind() == ContainerKind::Sidecar);
+            // A sidecar that fails keeps nobody waiting; an init container keeps all that come after it.
+            if !started && !is_sidecar {
+                return outcome.into_synced();
+            }
+        }
+        for start in &actions.regular {
+            self.try_start(cx, ground, start, &mut outcome).await?;
+        }
+        outcome.into_synced()
+    }
+
+    /// Starts one container; says whether that worked. Failures are noted, and end the sync only if it is to stop.
+    async fn try_start(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        start: &StartAction,
+        outcome: &mut Outcome,
+    ) -> Result<bool, SyncError> {
+        let Some(view) = ground.work.pod.container(&start.name) else {
+            return Ok(false);
+        };
+        match self.start_container(cx, ground, &view, start.adopt.as_ref()).await {
+            Ok(Started) => {
+                cx.notes.started(&start.name);
+                Ok(true)
+            }
+            Err(StartError::Stopped) => Err(SyncError::Stopped),
+            Err(StartError::Uncertain(error)) => {
+                tracing::debug!(
+                    pod = %ground.work.pod.key(),
+                    container = start.name,
+                    error = &error as &dyn std::error::Error,
+                    "start uncertain"
+                );
+                outcome.retry(Instant::now() + UNCERTAIN_RETRY);
+                Ok(false)
+            }
+            Err(StartError::Failed {
+                reason,
+                message,
+                retry_at,
+            }) => {
+                match retry_at {
+                    Some(at) => outcome.retry(at),
+                    None => outcome.failure = Some(format!("{}: {reason}: {message}", start.name)),
+                }
+                cx.notes.start_failed(&start.name, reason, message);
+                Ok(false)
+            }
+        }
+    }
+}
+
+impl Outcome {
+    fn into_synced(self) -> Result<Synced, SyncError> {
+        match (self.failure, self.retry_at) {
+            (None, None) => Ok(Synced::Settled),
+            // What is known to be of use then is done then; other failures wait no longer than that.
+            (None, Some(at)) => Ok(Synced::Again(at)),
+            (Some(what), retry_at) => Err(SyncError::Failed {
+                what,
+                retry_at: retry_at.filter(|at| *at < Instant::now() + Duration::from_secs(10)),
+                source: None,
+            }),
+        }
+    }
+}
