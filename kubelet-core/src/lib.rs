@@ -65,3 +65,16 @@ pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use status::{Published, StatusSink, StatusUpdate};
+mod defaults;
+mod quantity;
+mod resources;
+mod validation;
+mod volume_sources;
+
+pub use defaults::apply_defaults;
+pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
+pub use resources::{
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits,
+    pod_requests,
+};
+pub use validation::{FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind};
