@@ -1,7 +1,9 @@
 //! Admission: may this pod run here, now?
 
 mod active;
+mod machine;
 mod node;
+mod settings;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +14,9 @@ use futures::stream::BoxStream;
 use crate::pod::PodRecord;
 
 pub use active::ActivePods;
+pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
+pub use settings::NodeSettings;
 
 /// The occasion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,12 +84,26 @@ pub struct AdmitRequest<'a> {
     pub node: &'a NodeView,
 }
 
+impl<'a> AdmitRequest<'a> {
+    /// A request, as the ledger makes it. `others` must not have the pod itself.
+    #[must_use]
+    pub fn new(operation: Operation, pod: &'a Arc<PodRecord>, others: &'a ActivePods, node: &'a NodeView) -> Self {
+        Self {
+            operation,
+            pod,
+            others,
+            node,
+        }
+    }
+}
+
 /// May this pod run here? Handlers form a chain; the first answer that is not [`Admission::Admit`] counts.
 ///
 /// # Contract
-/// - `admit` does not wait, take locks of others, or keep what it was asked: it may be asked again, in any order.
+/// - `admit` does not wait, take locks of others, call the ledger, or keep what it was asked: it may be asked again,
+///   in any order.
 /// - The same request gets the same answer until `changes` fires.
-/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile.
+/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile. A restored pod keeps what it holds.
 pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     /// Answers one request.
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission;
@@ -97,6 +115,7 @@ pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
         (**self).admit(req)
@@ -105,3 +124,6 @@ impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
         (**self).changes()
     }
 }
+
+/// Keeps the trait usable as a trait object.
+const _: fn(&dyn AdmitHandler) = |_| {};

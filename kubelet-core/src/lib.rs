@@ -3,6 +3,7 @@
 mod admission;
 mod cache;
 mod clock;
+mod defaults;
 mod error;
 mod event;
 mod http;
@@ -14,10 +15,13 @@ mod observation;
 mod pleg;
 mod pod;
 mod quantity;
+mod resources;
 mod runtime;
 mod signals;
 mod source;
 mod status;
+mod validation;
+mod volume_sources;
 
 pub use async_trait::async_trait;
 pub use bytes;
@@ -26,12 +30,13 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
-pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, MachineError, MachineInfo, NodeSettings, NodeView, Operation};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
+pub use defaults::apply_defaults;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
@@ -52,6 +57,9 @@ pub use pod::{
     container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
+pub use resources::{
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits, pod_requests,
+};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
@@ -65,16 +73,4 @@ pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use status::{Published, StatusSink, StatusUpdate};
-mod defaults;
-mod quantity;
-mod resources;
-mod validation;
-mod volume_sources;
-
-pub use defaults::apply_defaults;
-pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
-pub use resources::{
-    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits,
-    pod_requests,
-};
 pub use validation::{FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind};
