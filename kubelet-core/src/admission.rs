@@ -3,6 +3,8 @@
 mod active;
 mod machine;
 mod node;
+mod node_fit;
+mod ports;
 mod settings;
 
 use std::borrow::Cow;
@@ -16,6 +18,7 @@ use crate::pod::PodRecord;
 pub use active::ActivePods;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
+pub use node_fit::NodeFit;
 pub use settings::NodeSettings;
 
 /// The occasion of a request.
