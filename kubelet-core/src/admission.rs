@@ -1,5 +1,6 @@
 //! Admission: may this pod run here, now?
 
+mod absent;
 mod active;
 mod machine;
 mod node;
@@ -15,6 +16,7 @@ use futures::stream::BoxStream;
 
 use crate::pod::PodRecord;
 
+pub use absent::{Abilities, AbsentParts};
 pub use active::ActivePods;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
