@@ -2,6 +2,7 @@
 
 mod absent;
 mod active;
+mod ledger;
 mod machine;
 mod node;
 mod node_fit;
@@ -18,6 +19,7 @@ use crate::pod::PodRecord;
 
 pub use absent::{Abilities, AbsentParts};
 pub use active::ActivePods;
+pub use ledger::Ledger;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
 pub use node_fit::NodeFit;
@@ -90,7 +92,7 @@ pub struct AdmitRequest<'a> {
 }
 
 impl<'a> AdmitRequest<'a> {
-    /// A request, as the ledger makes it. `others` must not have the pod itself.
+    /// A request, as the [`Ledger`] makes it. `others` must not have the pod itself.
     #[must_use]
     pub fn new(operation: Operation, pod: &'a Arc<PodRecord>, others: &'a ActivePods, node: &'a NodeView) -> Self {
         Self {
@@ -105,10 +107,36 @@ impl<'a> AdmitRequest<'a> {
 /// May this pod run here? Handlers form a chain; the first answer that is not [`Admission::Admit`] counts.
 ///
 /// # Contract
-/// - `admit` does not wait, take locks of others, call the ledger, or keep what it was asked: it may be asked again,
+/// - `admit` does not wait, take locks of others, call the [`Ledger`], or keep what it was asked: it may be asked again,
 ///   in any order.
 /// - The same request gets the same answer until `changes` fires.
 /// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile. A restored pod keeps what it holds.
+///
+/// # Examples
+/// A node that keeps pods off its own network:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use kubelet_core::{Admission, AdmitHandler, AdmitRequest, Ledger, NodeFit, NodeView};
+///
+/// #[derive(Debug)]
+/// struct NoHostNetwork;
+///
+/// impl AdmitHandler for NoHostNetwork {
+///     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
+///         if req.pod.facts().host_network {
+///             Admission::reject("HostNetworkForbidden", "pods may not share this node's network")
+///         } else {
+///             Admission::Admit
+///         }
+///     }
+/// }
+///
+/// let handlers: Vec<Arc<dyn AdmitHandler>> = vec![Arc::new(NoHostNetwork), Arc::new(NodeFit::default())];
+/// let ledger = Ledger::new(handlers, Arc::new(NodeView::new("edge-7")));
+/// # assert!(ledger.active().is_empty());
+/// ```
 pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     /// Answers one request.
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission;

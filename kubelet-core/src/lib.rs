@@ -30,7 +30,10 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
-pub use admission::{Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, MachineError, MachineInfo, NodeFit, NodeSettings, NodeView, Operation};
+pub use admission::{
+    Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
+    NodeFit, NodeSettings, NodeView, Operation,
+};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
