@@ -1,7 +1,13 @@
 //! Admission: may this pod run here, now?
 
+mod absent;
 mod active;
+mod ledger;
+mod machine;
 mod node;
+mod node_fit;
+mod ports;
+mod settings;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,8 +17,13 @@ use futures::stream::BoxStream;
 
 use crate::pod::PodRecord;
 
+pub use absent::{Abilities, AbsentParts};
 pub use active::ActivePods;
+pub use ledger::Ledger;
+pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
+pub use node_fit::NodeFit;
+pub use settings::NodeSettings;
 
 /// The occasion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,12 +91,52 @@ pub struct AdmitRequest<'a> {
     pub node: &'a NodeView,
 }
 
+impl<'a> AdmitRequest<'a> {
+    /// A request, as the [`Ledger`] makes it. `others` must not have the pod itself.
+    #[must_use]
+    pub fn new(operation: Operation, pod: &'a Arc<PodRecord>, others: &'a ActivePods, node: &'a NodeView) -> Self {
+        Self {
+            operation,
+            pod,
+            others,
+            node,
+        }
+    }
+}
+
 /// May this pod run here? Handlers form a chain; the first answer that is not [`Admission::Admit`] counts.
 ///
 /// # Contract
-/// - `admit` does not wait, take locks of others, or keep what it was asked: it may be asked again, in any order.
+/// - `admit` does not wait, take locks of others, call the [`Ledger`], or keep what it was asked: it may be asked again,
+///   in any order.
 /// - The same request gets the same answer until `changes` fires.
-/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile.
+/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile. A restored pod keeps what it holds.
+///
+/// # Examples
+/// A node that keeps pods off its own network:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use kubelet_core::{Admission, AdmitHandler, AdmitRequest, Ledger, NodeFit, NodeView};
+///
+/// #[derive(Debug)]
+/// struct NoHostNetwork;
+///
+/// impl AdmitHandler for NoHostNetwork {
+///     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
+///         if req.pod.facts().host_network {
+///             Admission::reject("HostNetworkForbidden", "pods may not share this node's network")
+///         } else {
+///             Admission::Admit
+///         }
+///     }
+/// }
+///
+/// let handlers: Vec<Arc<dyn AdmitHandler>> = vec![Arc::new(NoHostNetwork), Arc::new(NodeFit::default())];
+/// let ledger = Ledger::new(handlers, Arc::new(NodeView::new("edge-7")));
+/// # assert!(ledger.active().is_empty());
+/// ```
 pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     /// Answers one request.
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission;
@@ -97,6 +148,7 @@ pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
         (**self).admit(req)
@@ -105,3 +157,6 @@ impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
         (**self).changes()
     }
 }
+
+/// Keeps the trait usable as a trait object.
+const _: fn(&dyn AdmitHandler) = |_| {};

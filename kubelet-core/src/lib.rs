@@ -32,7 +32,10 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
-pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+pub use admission::{
+    Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
+    NodeFit, NodeSettings, NodeView, Operation,
+};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
@@ -84,3 +87,4 @@ pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,
 };
+pub use validation::{FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind};

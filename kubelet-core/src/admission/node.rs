@@ -5,10 +5,11 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Taint;
 
-use crate::quantity::Quantity;
+use super::machine::{host_architecture, host_operating_system};
+use crate::resources::ResourceList;
 
 /// The node, as admission sees it. Replaced as a whole when something of it changes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeView {
     /// Its name.
@@ -18,9 +19,39 @@ pub struct NodeView {
     /// Its taints.
     pub taints: Vec<Taint>,
     /// What it has.
-    pub capacity: BTreeMap<String, Quantity>,
-    /// What pods may hold together.
-    pub allocatable: BTreeMap<String, Quantity>,
+    pub capacity: ResourceList,
+    /// What pods may hold together. A node that names no `pods` admits none.
+    pub allocatable: ResourceList,
     /// Its addresses, primary first.
     pub addresses: Vec<IpAddr>,
+    /// What its containers run on, as Go names it: `linux`.
+    pub operating_system: String,
+    /// The processor's architecture, as Go names it: `amd64`.
+    pub architecture: String,
+    /// Whether its runtime keeps to `supplementalGroupsPolicy: Strict`.
+    pub supplemental_groups_policy: bool,
+}
+
+impl NodeView {
+    /// A node with this name on this machine, with no resources, labels or taints.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            capacity: ResourceList::new(),
+            allocatable: ResourceList::new(),
+            addresses: Vec::new(),
+            operating_system: host_operating_system().to_owned(),
+            architecture: host_architecture().to_owned(),
+            supplemental_groups_policy: false,
+        }
+    }
+}
+
+/// A node without a name.
+impl Default for NodeView {
+    fn default() -> Self {
+        Self::new("")
+    }
 }

@@ -1,0 +1,103 @@
+//! Does the node have what the pod asks for, and is it the right node?
+
+mod affinity;
+mod failure;
+mod resources;
+mod taints;
+#[cfg(test)]
+mod tests;
+
+use super::ports::PortClaim;
+use super::{Admission, AdmitHandler, AdmitRequest};
+use failure::FitFailure;
+pub(super) use resources::is_extended;
+
+/// Admits pods that fit the node: its operating system, resources, labels, name, free ports and taints.
+///
+/// Requests for extended resources that the node does not list are left out: they may be the scheduler's alone. Only
+/// taints with the effect `NoExecute` count, and not for static pods. The first failure is the answer, in the order of
+/// the upstream kubelet.
+///
+/// A [restored](super::Operation::Restored) pod is checked like a new one, against the other pods that are active.
+///
+/// Source: kubelet 1.36, `lifecycle/predicate.go`; reasons and messages are its own.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct NodeFit {
+    /// Whether pods have no network of their own. Each declared container port is then a port of the host, so two pods
+    /// that declare the same one cannot both run. Off by default, as is right for a container runtime with pod
+    /// networks; on for one that runs plain processes of the host.
+    pub shared_network: bool,
+}
+
+impl NodeFit {
+    /// All that does not fit, in the order of the upstream kubelet.
+    fn failures(&self, req: &AdmitRequest<'_>) -> Vec<FitFailure> {
+        let mut failures: Vec<_> = resources::shortages(req)
+            .into_iter()
+            .map(FitFailure::Insufficient)
+            .collect();
+        let spec = req.pod.spec();
+        if !affinity::matches(spec, req.node) {
+            failures.push(FitFailure::NodeAffinity);
+        }
+        let wanted = spec.node_name.as_deref().unwrap_or_default();
+        if !wanted.is_empty() && wanted != req.node.name {
+            failures.push(FitFailure::NodeName);
+        }
+        let ports = PortClaim::of_pod(req.pod);
+        if req.others.port_holder(&ports, self.shared_network).is_some() {
+            failures.push(FitFailure::NodePorts);
+        }
+        if !req.pod.is_static() && taints::untolerated(spec, &req.node.taints).is_some() {
+            failures.push(FitFailure::TaintToleration);
+        }
+        failures
+    }
+}
+
+impl AdmitHandler for NodeFit {
+    fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
+        if let Some(refusal) = refuse_system(req) {
+            return refusal;
+        }
+        match self.failures(req).first() {
+            Some(failure) => Admission::reject(failure.reason(), failure.to_string()),
+            None => Admission::Admit,
+        }
+    }
+}
+
+/// Refuses a pod made for another kind of system, or with a promise that its runtime cannot keep.
+fn refuse_system(req: &AdmitRequest<'_>) -> Option<Admission> {
+    let system = &req.node.operating_system;
+    let labels = req.pod.metadata().labels.as_ref();
+    // Compared with the system itself: a label of the node may say otherwise.
+    if labels
+        .and_then(|labels| labels.get("kubernetes.io/os"))
+        .is_some_and(|os| os != system)
+    {
+        return Some(Admission::reject(
+            "PodOSSelectorNodeLabelDoesNotMatch",
+            "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+        ));
+    }
+    let spec = req.pod.spec();
+    if spec.os.as_ref().is_some_and(|os| os.name != *system) {
+        return Some(Admission::reject(
+            "PodOSNotSupported",
+            "Failed to admit pod as the OS field doesn't match node OS",
+        ));
+    }
+    let groups = spec
+        .security_context
+        .as_ref()
+        .and_then(|context| context.supplemental_groups_policy.as_deref());
+    if groups == Some("Strict") && !req.node.supplemental_groups_policy {
+        return Some(Admission::reject(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        ));
+    }
+    None
+}
