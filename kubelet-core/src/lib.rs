@@ -87,4 +87,3 @@ pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,
 };
-pub use validation::{FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind};
