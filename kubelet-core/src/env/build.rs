@@ -22,6 +22,7 @@ use super::file_key::{EnvFileAccessError, read_env_file};
 use super::resource_ref::resource_value;
 use super::services::{API_NAMESPACE, API_SERVICE, ServiceLinks, service_variables};
 use super::variables::Env;
+use crate::pod::ContainerView;
 use crate::objects::{Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource};
 use references::{References, Source};
 
@@ -53,6 +54,16 @@ impl<'a> From<&'a EphemeralContainer> for ContainerEnv<'a> {
             env: container.env.as_deref().unwrap_or_default(),
             env_from: container.env_from.as_deref().unwrap_or_default(),
             resources: container.resources.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<ContainerView<'a>> for ContainerEnv<'a> {
+    fn from(container: ContainerView<'a>) -> Self {
+        Self {
+            env: container.env(),
+            env_from: container.env_from(),
+            resources: container.resources(),
         }
     }
 }

@@ -1,0 +1,271 @@
+//! What sandboxes and containers are made from.
+//!
+//! Source: kubelet 1.36, `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `labels.go`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::ContainerPort;
+
+use super::ContainerSyncer;
+use super::images::PresentImage;
+use super::resources::linux_resources;
+use super::start::StartError;
+use super::sync::Ground;
+use super::user::{container_security, sandbox_security};
+use crate::env::{EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
+use crate::error::error_chain;
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::PodUid;
+use crate::pod::{ContainerView, PodRecord};
+use crate::runtime::{
+    ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label,
+};
+use crate::syncer::{StepContext, SyncError};
+
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
+
+impl ContainerSyncer {
+    pub(super) fn sandbox_config(&self, pod: &PodRecord, attempt: u32) -> Result<SandboxConfig, SyncError> {
+        let mut config = SandboxConfig::new(pod.uid().clone(), pod.key().clone(), attempt);
+        let (hostname, domain) = hostname_and_domain(pod.pod(), &self.node.cluster_domain)
+            .map_err(|error| SyncError::failed("cannot name the pod's host", error))?;
+        config.hostname = sandbox_hostname(pod.pod(), &hostname, &domain)
+            .map_err(|error| SyncError::failed("cannot name the pod's host", error))?
+            .unwrap_or_default();
+        config.log_directory = self.log_directory(pod);
+        config.port_mappings = pod
+            .containers()
+            .flat_map(|view| view.ports())
+            .filter_map(port_mapping)
+            .collect();
+        config.labels = pod.metadata().labels.clone().unwrap_or_default();
+        config.labels.extend(mark(pod));
+        config.annotations = pod.metadata().annotations.clone().unwrap_or_default();
+        config
+            .annotations
+            .insert(annotation::CONFIG_SOURCE.to_owned(), pod.source().to_string());
+        config.security = sandbox_security(pod);
+        Ok(config)
+    }
+
+    fn log_directory(&self, pod: &PodRecord) -> PathBuf {
+        self.node
+            .logs
+            .pod_dir(&pod.key().namespace, &pod.key().name, pod.uid().as_str())
+    }
+
+    fn termination_dir(&self, uid: &PodUid, container: &str) -> PathBuf {
+        self.pod_dir(uid).join("containers").join(container)
+    }
+
+    /// Makes the folders that a pod needs before anything of it runs.
+    pub(super) async fn make_pod_dirs(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        sandbox: &SandboxConfig,
+    ) -> Result<(), SyncError> {
+        let folders = [
+            self.pod_dir(pod.uid()).join("volumes"),
+            self.pod_dir(pod.uid()).join("plugins"),
+            sandbox.log_directory.clone(),
+        ];
+        for folder in folders {
+            if let Err(error) = tokio::fs::create_dir_all(&folder).await {
+                let message = format!("error making pod data directories: {}: {error}", folder.display());
+                cx.events.record(Event::new(
+                    EventSubject::pod(pod),
+                    EventType::Warning,
+                    "Failed",
+                    message,
+                ));
+                return Err(SyncError::failed(format!("cannot make {}", folder.display()), error));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn container_config(
+        &self,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+        image: &PresentImage,
+    ) -> Result<ContainerConfig, StartError> {
+        let pod = &*ground.work.pod;
+        let (restart_count, log_path) = self.restart_count(ground, view).await?;
+        let env = self.environment(ground, view).await?;
+        let node = self.node.ledger.node();
+        let memory_capacity = node.capacity.get("memory").map_or(0, |q| q.value());
+        let mut config = ContainerConfig::new(view.name(), restart_count, image.image.clone());
+        config.command = expand_command(view.command(), &env);
+        config.args = expand_command(view.args(), &env);
+        config.env = env.into_vec();
+        view.working_dir().clone_into(&mut config.working_dir);
+        config.log_path = log_path;
+        config.stdin = view.stdin();
+        config.stdin_once = view.stdin_once();
+        config.tty = view.tty();
+        config.stop_signal = view.lifecycle().and_then(|lifecycle| lifecycle.stop_signal.clone());
+        config.security = container_security(pod, view, image)?;
+        config.resources = linux_resources(pod, view, memory_capacity);
+        config.labels = mark(pod);
+        config
+            .labels
+            .insert(label::CONTAINER_NAME.to_owned(), view.name().to_owned());
+        config.annotations = annotations(pod, view, restart_count);
+        let termination_file = self.termination_file(pod, view).await?;
+        config.annotations.insert(
+            annotation::TERMINATION_MESSAGE_HOST_PATH.to_owned(),
+            termination_file.display().to_string(),
+        );
+        config
+            .mounts
+            .push(Mount::new(view.termination_message_path(), termination_file));
+        Ok(config)
+    }
+
+    /// How many containers of this name came before, by everything that still tells, and the log that follows from it.
+    async fn restart_count(
+        &self,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+    ) -> Result<(u32, PathBuf), StartError> {
+        let observed = &ground.work.observed;
+        let by_record = observed
+            .of_name(view.name())
+            .map(|container| container.restart_count.max(container.attempt).saturating_add(1))
+            .max();
+        let count = match by_record {
+            Some(count) => count,
+            None => {
+                // Its containers are gone: its logs still tell, and the status that was last told.
+                let dir = ground.sandbox.log_directory.join(view.name());
+                let by_logs = tokio::task::spawn_blocking(move || crate::logs::restart_count_from_log_dir(&dir)).await;
+                let by_logs = by_logs.ok().and_then(Result::ok).unwrap_or(0);
+                by_logs.max(told_count(ground, view.name()))
+            }
+        };
+        let dir = ground.sandbox.log_directory.join(view.name());
+        tokio::fs::create_dir_all(&dir)
+            .await
+            .map_err(|error| StartError::failed(CONFIG_ERROR, format!("cannot make {}: {error}", dir.display())))?;
+        let log_path = PathBuf::from(crate::logs::container_log_name(view.name(), count));
+        Ok((count, log_path))
+    }
+
+    async fn environment(&self, ground: &Ground<'_>, view: &ContainerView<'_>) -> Result<crate::env::Env, StartError> {
+        let pod = &*ground.work.pod;
+        let node = self.node.ledger.node();
+        let pod_ips = if pod.facts().host_network { node.addresses.clone() } else { ground.pod_ips.clone() };
+        let fields = PodFields::new(pod.pod(), &self.node.node_name)
+            .with_host_ips(node.addresses.iter().copied())
+            .with_pod_ips(pod_ips);
+        let mut request = EnvRequest::new(&fields, *view).with_allocatable(&node.allocatable);
+        if let Some(objects) = &self.node.objects {
+            request = request.with_objects(&**objects);
+        }
+        if pod.is_static() {
+            request = request.with_static_pod();
+        }
+        build_env(&request)
+            .await
+            .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))
+    }
+
+    /// The host file that the container writes its termination message to.
+    async fn termination_file(&self, pod: &PodRecord, view: &ContainerView<'_>) -> Result<PathBuf, StartError> {
+        let dir = self.termination_dir(pod.uid(), view.name());
+        let path = dir.join(format!("{:08x}", self.node.random.next_u64() & 0xffff_ffff));
+        let made = async {
+            tokio::fs::create_dir_all(&dir).await?;
+            tokio::fs::write(&path, b"").await?;
+            open_to_all(&path).await
+        };
+        match made.await {
+            Ok(()) => Ok(path),
+            Err(error) => Err(StartError::failed(
+                CONFIG_ERROR,
+                format!("cannot make {}: {error}", path.display()),
+            )),
+        }
+    }
+}
+
+/// Whoever the container runs as may write its termination message.
+#[cfg(unix)]
+async fn open_to_all(path: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    tokio::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).await
+}
+
+/// The restart count that the status last told of a container, which its next one must not fall below.
+fn told_count(ground: &Ground<'_>, name: &str) -> u32 {
+    let status = &ground.work.status;
+    [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ]
+    .into_iter()
+    .flatten()
+    .flatten()
+    .find(|status| status.name == name)
+    .map_or(0, |status| u32::try_from(status.restart_count).unwrap_or(0))
+}
+
+/// Our mark, on sandboxes and containers.
+fn mark(pod: &PodRecord) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        (label::POD_NAME.to_owned(), pod.key().name.to_string()),
+        (label::POD_NAMESPACE.to_owned(), pod.key().namespace.to_string()),
+        (label::POD_UID.to_owned(), pod.uid().to_string()),
+    ])
+}
+
+fn annotations(pod: &PodRecord, view: &ContainerView<'_>, restart_count: u32) -> BTreeMap<String, String> {
+    let hash = crate::pod::container_hash(view.name(), view.image());
+    let mut annotations = BTreeMap::from([
+        (annotation::CONTAINER_HASH.to_owned(), format!("{hash:x}")),
+        (annotation::RESTART_COUNT.to_owned(), restart_count.to_string()),
+        (
+            annotation::TERMINATION_MESSAGE_PATH.to_owned(),
+            view.termination_message_path().to_owned(),
+        ),
+        (
+            annotation::TERMINATION_MESSAGE_POLICY.to_owned(),
+            view.termination_message_policy().to_owned(),
+        ),
+    ]);
+    let json = |value: serde_json::Result<String>| value.unwrap_or_default();
+    if let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) {
+        annotations.insert(annotation::PRE_STOP_HANDLER.to_owned(), json(serde_json::to_string(hook)));
+    }
+    if !view.ports().is_empty() {
+        annotations.insert(annotation::PORTS.to_owned(), json(serde_json::to_string(view.ports())));
+    }
+    if let Some(seconds) = pod.metadata().deletion_grace_period_seconds {
+        annotations.insert(annotation::POD_DELETION_GRACE.to_owned(), seconds.to_string());
+    }
+    if let Some(seconds) = pod.spec().termination_grace_period_seconds {
+        annotations.insert(annotation::POD_TERMINATION_GRACE.to_owned(), seconds.to_string());
+    }
+    annotations
+}
+
+fn port_mapping(port: &ContainerPort) -> Option<PortMapping> {
+    let protocol = match port.protocol.as_deref() {
+        None | Some("TCP") => PortProtocol::Tcp,
+        Some("UDP") => PortProtocol::Udp,
+        Some("SCTP") => PortProtocol::Sctp,
+        Some(_) => return None,
+    };
+    let number = |port: i32| u16::try_from(port).ok();
+    let mut mapping = PortMapping::new(
+        protocol,
+        number(port.container_port)?,
+        port.host_port.and_then(number).unwrap_or(0),
+    );
+    mapping.host_ip = port.host_ip.clone().unwrap_or_default();
+    Some(mapping)
+}

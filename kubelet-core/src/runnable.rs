@@ -1,0 +1,94 @@
+//! Parts with work of their own.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::BoxError;
+use crate::handle::KubeletHandle;
+
+/// When the engine starts a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum StartPhase {
+    /// At once.
+    Early,
+    /// Once the backend has said that it is ready.
+    RuntimeReady,
+    /// Once every source has spoken.
+    SourcesReady,
+}
+
+/// Why a part's work ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunnableError {
+    /// The kubelet cannot go on without it, and ends.
+    #[error("{what}")]
+    Fatal {
+        /// What failed.
+        what: String,
+        /// The cause.
+        source: BoxError,
+    },
+    /// It is started again with back-off, and shown in the kubelet's health meanwhile.
+    #[error("{what}")]
+    Failed {
+        /// What failed.
+        what: String,
+        /// The cause.
+        source: BoxError,
+    },
+}
+
+/// What a part is given.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NodeContext {
+    /// The node's name.
+    pub node_name: Arc<str>,
+    /// What runs, and a way to end it.
+    pub handle: KubeletHandle,
+}
+
+impl NodeContext {
+    pub(crate) fn new(node_name: Arc<str>, handle: KubeletHandle) -> Self {
+        Self { node_name, handle }
+    }
+}
+
+/// A part with work of its own. The engine starts it at its phase, joins it, and stops parts in reverse order.
+///
+/// # Contract
+/// - `run` returns soon after `stop` is cancelled.
+/// - It may be called again after it returned an error.
+/// - `Ok` before `stop` means that the part's work is done.
+#[async_trait]
+pub trait Runnable: fmt::Debug + Send + Sync + 'static {
+    /// What logs and health call it.
+    fn name(&self) -> &str;
+
+    /// When it starts.
+    fn phase(&self) -> StartPhase;
+
+    /// Does its work until it is done, or stopped.
+    ///
+    /// # Errors
+    /// [`RunnableError`].
+    async fn run(&self, node: NodeContext, stop: CancellationToken) -> Result<(), RunnableError>;
+}
+
+#[async_trait]
+impl<T: Runnable + ?Sized> Runnable for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    fn phase(&self) -> StartPhase {
+        (**self).phase()
+    }
+    async fn run(&self, node: NodeContext, stop: CancellationToken) -> Result<(), RunnableError> {
+        (**self).run(node, stop).await
+    }
+}
