@@ -64,4 +64,8 @@ pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
-pub use status::{Published, StatusSink, StatusUpdate};
+pub use status::{
+    PodPhase, Published, StartReason, StartReasons, StatusInput, StatusOverride, StatusSink, StatusUpdate,
+    active_deadline, equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
+    read_termination_message, reason, rejected_status, waiting_status,
+};
