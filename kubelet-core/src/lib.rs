@@ -86,4 +86,8 @@ pub use status::{Published, StatusSink, StatusUpdate};
 pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,
+pub use status::{
+    PodPhase, Published, StartReason, StartReasons, StatusInput, StatusOverride, StatusSink, StatusUpdate,
+    active_deadline, equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
+    read_termination_message, reason, rejected_status, waiting_status,
 };

@@ -1,5 +1,16 @@
 //! Pod status: what is told about pods, and to whom.
 
+mod conditions;
+mod containers;
+mod equality;
+mod final_status;
+mod generate;
+mod normalize;
+mod overrides;
+mod phase;
+mod reasons;
+mod termination_message;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +20,15 @@ use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::ids::PodUid;
 use crate::pod::PodRecord;
+
+pub use conditions::is_kubelet_condition;
+pub use equality::equal_for_publishing;
+pub use final_status::final_status;
+pub use generate::{StatusInput, generate_pod_status};
+pub use overrides::{StatusOverride, active_deadline, rejected_status, waiting_status};
+pub use phase::{PodPhase, pod_is_terminal};
+pub use reasons::{StartReason, StartReasons, reason};
+pub use termination_message::read_termination_message;
 
 /// One version of a pod's status.
 #[derive(Clone, Debug)]

@@ -1,0 +1,234 @@
+//! From what was seen of a pod to its status: a function of its arguments.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{HostIP, PodCondition, PodIP, PodStatus};
+use k8s_openapi::jiff::Timestamp;
+
+use super::conditions::{self, Parts, kind};
+use super::containers::{ContainerStatuses, container_statuses};
+use super::normalize::{normalize, time};
+use super::overrides::{StatusOverride, active_deadline};
+use super::phase::{PhaseFacts, PodPhase, compute_phase, pod_is_terminal};
+use super::reasons::StartReasons;
+use crate::observation::PodObservation;
+use crate::pod::{ContainerView, PodRecord, restart_all_requested};
+use crate::runtime::SandboxState;
+
+static NO_REASONS: StartReasons = BTreeMap::new();
+
+/// Everything that a status follows from.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StatusInput<'a> {
+    /// The pod.
+    pub pod: &'a PodRecord,
+    /// What a look at the runtime showed of it.
+    pub observed: &'a PodObservation,
+    /// The status before: the last one made here, else that of the API, else an empty one.
+    pub previous: &'a PodStatus,
+    /// Why the last starts of its containers failed.
+    pub reasons: &'a StartReasons,
+    /// The runtime's name: the scheme of container ids.
+    pub runtime_name: &'a str,
+    /// Wall time.
+    pub now: Timestamp,
+    /// The node's addresses, primary first, as far as they are known. The first, and the first of the other family, count.
+    pub host_ips: &'a [IpAddr],
+    /// All containers are stopped for good, whatever their restart policies say.
+    pub terminal: bool,
+    /// The pod has no sandbox in which its containers can be started.
+    pub sandbox_needed: bool,
+    /// The kubelet's own word on the pod, which wins over what its containers say.
+    pub status_override: Option<&'a StatusOverride>,
+}
+
+impl<'a> StatusInput<'a> {
+    /// An input without failed starts, host addresses or override, of a pod that has its sandbox and goes on running.
+    #[must_use]
+    pub fn new(
+        pod: &'a PodRecord,
+        observed: &'a PodObservation,
+        previous: &'a PodStatus,
+        runtime_name: &'a str,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            pod,
+            observed,
+            previous,
+            reasons: &NO_REASONS,
+            runtime_name,
+            now,
+            host_ips: &[],
+            terminal: false,
+            sandbox_needed: false,
+            status_override: None,
+        }
+    }
+}
+
+/// The status of a pod: container statuses, phase, conditions, addresses.
+///
+/// A phase that is final in the status before, or at the pod's source, stays: it wins over what the containers say and
+/// over an override. Restart counts never go back, and the time of a condition changes only with its status. Restart
+/// counts grow when an end is first seen, so the result is to be the `previous` of the next call.
+///
+/// Source: kubelet 1.36, `kubelet_pods.go`, which lets a failed pod succeed afterwards; here it stays failed.
+#[must_use]
+pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
+    let restarting_all = is_restarting_all(input);
+    let statuses = container_statuses(input, restarting_all);
+    let outcome = outcome(input, &statuses);
+    let parts = Parts {
+        pod: input.pod,
+        phase: outcome.phase,
+        init: &statuses.init,
+        regular: &statuses.regular,
+    };
+    let records_left = ContainerView::init(input.pod.spec())
+        .chain(ContainerView::regular(input.pod.spec()))
+        .any(|container| input.observed.newest(container.name()).is_some());
+    let mut conditions = conditions::conditions(input, parts, restarting_all && records_left);
+    if let Some(disruption) = outcome.disruption {
+        conditions.retain(|c| c.type_ != kind::DISRUPTION_TARGET);
+        conditions.push(disruption);
+        conditions::keep_transition_times(&mut conditions, input.previous, input.now);
+    }
+    let mut status = PodStatus {
+        phase: Some(outcome.phase.as_str().to_owned()),
+        reason: outcome.reason,
+        message: outcome.message,
+        conditions: Some(conditions),
+        ..base_status(input.pod, input.previous, input.now)
+    };
+    statuses.into_status(&mut status);
+    set_addresses(&mut status, input);
+    normalize(&mut status, input.pod);
+    status
+}
+
+/// What every status of a pod says: class, start and generation.
+pub(super) fn base_status(pod: &PodRecord, previous: &PodStatus, now: Timestamp) -> PodStatus {
+    let api = pod.api_status();
+    PodStatus {
+        qos_class: api
+            .and_then(|status| status.qos_class.clone())
+            .or_else(|| Some(pod.facts().qos.as_str().to_owned())),
+        start_time: previous
+            .start_time
+            .clone()
+            .or_else(|| api.and_then(|status| status.start_time.clone()))
+            .or_else(|| Some(time(now))),
+        observed_generation: pod.generation().max(previous.observed_generation),
+        ..PodStatus::default()
+    }
+}
+
+/// A restart of all containers was asked for, or goes on.
+fn is_restarting_all(input: &StatusInput<'_>) -> bool {
+    input.pod.facts().can_restart_all
+        && (conditions::is_true(input.previous, kind::RESTARTING_ALL)
+            || restart_all_requested(input.pod, input.observed))
+}
+
+struct Outcome {
+    phase: PodPhase,
+    reason: Option<String>,
+    message: Option<String>,
+    disruption: Option<PodCondition>,
+}
+
+fn outcome(input: &StatusInput<'_>, statuses: &ContainerStatuses) -> Outcome {
+    let api = input.pod.api_status().map(|status| &**status);
+    // What the API knows as final can no longer change there; what was said here as final must not change either.
+    let ended = [api, Some(input.previous)]
+        .into_iter()
+        .flatten()
+        .find(|status| pod_is_terminal(status));
+    let phase = ended.and_then(PodPhase::of).unwrap_or_else(|| {
+        let facts = PhaseFacts {
+            terminal: input.terminal,
+            regular_in_sandbox: regular_in_sandbox(input),
+        };
+        compute_phase(input.pod, &statuses.init, &statuses.regular, facts)
+    });
+    if ended.is_none() {
+        let deadline = active_deadline(input.pod, input.previous)
+            .is_some_and(|deadline| input.now >= deadline)
+            .then(StatusOverride::deadline_exceeded);
+        if let Some(word) = input.status_override.or(deadline.as_ref()) {
+            return Outcome {
+                phase: PodPhase::Failed,
+                reason: Some(word.reason.clone()),
+                message: Some(word.message.clone()),
+                disruption: word.disruption_condition(input.pod.generation()),
+            };
+        }
+    }
+    // Reason and message belong to their phase.
+    let same: Vec<&PodStatus> = [Some(input.previous), api]
+        .into_iter()
+        .flatten()
+        .filter(|status| PodPhase::of(status) == Some(phase))
+        .collect();
+    Outcome {
+        phase,
+        reason: same.iter().find_map(|status| status.reason.clone()),
+        message: same.iter().find_map(|status| status.message.clone()),
+        disruption: None,
+    }
+}
+
+fn regular_in_sandbox(input: &StatusInput<'_>) -> bool {
+    let Some(sandbox) = input
+        .observed
+        .newest_sandbox()
+        .filter(|s| s.state == SandboxState::Ready)
+    else {
+        return false;
+    };
+    ContainerView::regular(input.pod.spec()).any(|container| {
+        input
+            .observed
+            .of_name(container.name())
+            .any(|seen| seen.sandbox_id.as_ref().is_none_or(|id| *id == sandbox.id))
+    })
+}
+
+/// The first address, and the first of the other family.
+fn one_per_family(addresses: &[IpAddr]) -> Vec<IpAddr> {
+    let Some(first) = addresses.first() else {
+        return Vec::new();
+    };
+    let other = addresses.iter().find(|ip| ip.is_ipv4() != first.is_ipv4());
+    [Some(first), other].into_iter().flatten().copied().collect()
+}
+
+fn set_addresses(status: &mut PodStatus, input: &StatusInput<'_>) {
+    let host = one_per_family(input.host_ips);
+    if let Some(first) = host.first() {
+        status.host_ip = Some(first.to_string());
+        status.host_ips = Some(host.iter().map(|ip| HostIP { ip: ip.to_string() }).collect());
+    }
+    let pod = if input.pod.facts().host_network {
+        host
+    } else {
+        one_per_family(&input.observed.ips)
+    };
+    if let Some(first) = pod.first() {
+        status.pod_ip = Some(first.to_string());
+        status.pod_ips = Some(pod.iter().map(|ip| PodIP { ip: ip.to_string() }).collect());
+        return;
+    }
+    // A pod that has ended keeps the address that it had; one whose sandbox lives has none but that one's.
+    let lives = input.observed.sandboxes.iter().any(|s| s.state == SandboxState::Ready);
+    if !lives || input.pod.facts().host_network {
+        status.pod_ip = input.previous.pod_ip.clone();
+        status.pod_ips = input.previous.pod_ips.clone();
+    }
+}
+
+#[cfg(test)]
+mod tests;
