@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod actions;
 mod admission;
 mod cache;
 mod clock;
@@ -28,6 +29,10 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
+pub use actions::{
+    ActionInputs, ContainerKillCause, KillAction, PodActions, ResetAction, SandboxAction, StartAction,
+    compute_pod_actions,
+};
 pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
