@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod actions;
 mod admission;
 mod cache;
 mod clock;
@@ -36,6 +37,11 @@ pub use admission::{
     Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
     NodeFit, NodeSettings, NodeView, Operation,
 };
+pub use actions::{
+    ActionInputs, ContainerKillCause, KillAction, PodActions, ResetAction, SandboxAction, StartAction,
+    compute_pod_actions,
+};
+pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,

@@ -20,6 +20,7 @@ pub use containers::{ContainerKind, ContainerView};
 pub use facts::{ContainerFacts, PodFacts};
 pub use hash::container_hash;
 pub use qos::{QosClass, qos_class};
+pub(crate) use restart::asks_restart_all;
 pub use restart::{RestartPolicy, restart_all_requested, should_restart, should_restart_exited};
 
 /// Why a pod cannot become a record.

@@ -101,12 +101,16 @@ pub fn should_restart(pod: &PodRecord, container: &ContainerView<'_>, last: Opti
 pub fn restart_all_requested(pod: &PodRecord, observed: &PodObservation) -> bool {
     pod.facts().can_restart_all
         && pod.containers().any(|container| {
-            observed.newest(container.name()).is_some_and(|last| {
-                last.state == ContainerState::Exited
-                    && matching_rule(&container, last.exit_code)
-                        .is_some_and(|rule| rule.action == "RestartAllContainers")
-            })
+            observed
+                .newest(container.name())
+                .is_some_and(|last| asks_restart_all(&container, last))
         })
+}
+
+/// Whether this container's end asks that all containers of its pod be started anew.
+pub(crate) fn asks_restart_all(container: &ContainerView<'_>, last: &ObservedContainer) -> bool {
+    last.state == ContainerState::Exited
+        && matching_rule(container, last.exit_code).is_some_and(|rule| rule.action == "RestartAllContainers")
 }
 
 #[cfg(test)]

@@ -1,0 +1,147 @@
+//! Which init containers are started: one after the other, and sidecars kept running.
+
+use super::view::{View, kill, kill_unknown};
+use super::{ContainerKillCause, PodActions};
+use crate::observation::ObservedContainer;
+use crate::pod::{ContainerKind, ContainerView, RestartPolicy, should_restart_exited};
+use crate::runtime::ContainerState;
+
+/// How far a pod's init containers are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Initialization {
+    /// The regular containers may run.
+    Done,
+    /// They have to wait.
+    Pending,
+    /// One has failed for good, and the pod with it.
+    Failed,
+}
+
+/// Decides on the init containers of a pod whose sandbox stays.
+///
+/// They are looked at from the last to the first. The first one found, if it is the last that was started, tells how far
+/// the pod is; of those before it only the sidecars matter. So the records of earlier ones may be missing.
+///
+/// Source: kubelet 1.36, `kuberuntime_manager.go`.
+pub(super) fn decide(view: &View<'_>, actions: &mut PodActions) -> Initialization {
+    let containers: Vec<ContainerView<'_>> = ContainerView::init(view.pod.spec()).collect();
+    if containers.is_empty() {
+        return Initialization::Done;
+    }
+    for container in &containers {
+        actions.kill.extend(view.strays(container));
+    }
+    let mut done = view.is_initialized();
+    // Whether one further behind was found, or is known to have been: those before it have had their turn.
+    let mut past = done;
+    let mut starts: Vec<usize> = Vec::new();
+    let mut kills = Vec::new();
+    for (index, container) in containers.iter().enumerate().rev() {
+        let is_sidecar = container.kind() == ContainerKind::Sidecar;
+        let Some(seen) = view.last(container) else {
+            if past && is_sidecar {
+                starts.push(index);
+            }
+            continue;
+        };
+        if past && !is_sidecar {
+            continue;
+        }
+        let mut passed = false;
+        match (seen.state, is_sidecar) {
+            (ContainerState::Created, _) | (ContainerState::Exited, true) => starts.push(index),
+            (ContainerState::Running, false) => {}
+            (ContainerState::Running, true) => {
+                // A startup probe that has not succeeded yet holds the next one up from here on.
+                passed = true;
+                if let Some(why) = stop_sidecar(view, seen) {
+                    kills.push(why);
+                    starts.push(index);
+                }
+            }
+            (ContainerState::Exited, false) => match outcome(view, container, seen) {
+                Outcome::Succeeded => passed = true,
+                Outcome::Again => starts.push(index),
+                Outcome::FailedForGood => return Initialization::Failed,
+            },
+            (ContainerState::Unknown, _) => {
+                if !is_sidecar && !restarts_by_policy(view, container) {
+                    return Initialization::Failed;
+                }
+                kills.push(kill_unknown(container, seen));
+                starts.push(index);
+            }
+        }
+        if passed && !past {
+            if index + 1 == containers.len() {
+                done = true;
+            } else {
+                starts.push(index + 1);
+            }
+        }
+        past = true;
+    }
+    if !past {
+        starts.push(0);
+    }
+    starts.sort_unstable();
+    actions.kill.extend(kills.into_iter().rev());
+    actions.init = starts
+        .into_iter()
+        .filter_map(|index| containers.get(index))
+        .map(|container| view.start(container))
+        .collect();
+    if done {
+        Initialization::Done
+    } else {
+        Initialization::Pending
+    }
+}
+
+/// Whether an init container has failed and is not tried again, which is the end of the pod in any sandbox.
+pub(super) fn has_failed_for_good(view: &View<'_>) -> bool {
+    ContainerView::init(view.pod.spec())
+        .filter(|container| container.kind() == ContainerKind::Init)
+        .any(|container| {
+            view.observed.newest(container.name()).is_some_and(|seen| {
+                seen.state == ContainerState::Exited && outcome(view, &container, seen) == Outcome::FailedForGood
+            })
+        })
+}
+
+/// Why a sidecar that runs is stopped and started again. Liveness and resizes will be asked here.
+fn stop_sidecar(view: &View<'_>, seen: &ObservedContainer) -> Option<super::KillAction> {
+    view.definition_changed(seen).then(|| {
+        kill(
+            seen,
+            ContainerKillCause::DefinitionChanged,
+            format!("Init container {} definition changed", seen.name),
+        )
+    })
+}
+
+/// What the end of an init container means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Succeeded,
+    Again,
+    FailedForGood,
+}
+
+fn outcome(view: &View<'_>, container: &ContainerView<'_>, seen: &ObservedContainer) -> Outcome {
+    // A process of the container may be killed for memory while the first one ends well.
+    let out_of_memory = seen.reason == "OOMKilled";
+    if seen.exit_code == 0 && !out_of_memory {
+        return Outcome::Succeeded;
+    }
+    let policy = view.pod.facts().restart_policy;
+    let again = should_restart_exited(container, policy, seen.exit_code)
+        // By exit code 0 `OnFailure` would not try again, though this is a failure.
+        || (seen.exit_code == 0 && restarts_by_policy(view, container));
+    if again { Outcome::Again } else { Outcome::FailedForGood }
+}
+
+/// Whether a failed container is tried again by policy alone, without its rules.
+fn restarts_by_policy(view: &View<'_>, container: &ContainerView<'_>) -> bool {
+    RestartPolicy::of_container(container, view.pod.facts().restart_policy) != RestartPolicy::Never
+}
