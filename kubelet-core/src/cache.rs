@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use crate::error::error_chain;
 use crate::ids::PodUid;
 use crate::observation::PodObservation;
-use crate::runtime::RuntimeError;
+use crate::runtime::{RuntimeError, SandboxState};
 
 pub use requests::{RelistRequest, RelistRequester, RelistRequests, relist_requests};
 
@@ -39,8 +39,8 @@ pub enum CacheError {
 #[derive(Debug)]
 struct Entry {
     at: Seq,
-    /// A look begun then saw a change that is not in `seen` yet.
-    stale_since: Option<Seq>,
+    /// The newest look that saw a change which is not in `seen` yet.
+    stale: Option<Seq>,
     seen: Result<Arc<PodObservation>, Arc<str>>,
 }
 
@@ -65,11 +65,7 @@ impl State {
     fn freshness(&self, uid: &PodUid) -> Option<Seq> {
         match self.entries.get(uid) {
             // A change was seen and is being looked into: what we hold is older than that look.
-            Some(Entry {
-                at,
-                stale_since: Some(_),
-                ..
-            }) => Some(*at),
+            Some(Entry { at, stale: Some(_), .. }) => Some(*at),
             Some(Entry { at, .. }) => Some(self.all.map_or(*at, |all| all.max(*at))),
             None => self.all,
         }
@@ -136,20 +132,24 @@ impl CacheWriter {
         Seq(state.last)
     }
 
-    /// A look begun `at` saw a change of this pod, which is being looked into: until [`CacheWriter::put`] brings it,
-    /// [`CacheWriter::looked_at_all`] does not make the pod's entry fresh.
+    /// A look begun `at` saw a change of this pod, which is being looked into: until [`CacheWriter::put`] brings a look
+    /// begun then or later, [`CacheWriter::looked_at_all`] does not make the pod's entry fresh.
     pub fn stale(&self, uid: &PodUid, at: Seq) {
         let mut state = lock(&self.state);
         let entry = state.entries.entry(uid.clone()).or_insert_with(|| Entry {
             at: Seq(0),
-            stale_since: None,
+            stale: None,
             seen: Ok(Arc::new(PodObservation::absent(uid.clone()))),
         });
-        entry.stale_since = Some(entry.stale_since.map_or(at, |since| since.min(at)));
+        // The newest look counts: what an older one brings still lacks the newer change.
+        entry.stale = entry.stale.max(Some(at));
     }
 
     /// Brings what a look begun `at` saw of a pod, or why it could not. An older look than the entry's is ignored.
     /// Nothing is kept of a pod that is absent.
+    ///
+    /// A pod that has no addresses any more and no ready sandbox keeps those that it had, so that its last status still
+    /// names them. Source: kubelet 1.36, `pleg/generic.go`.
     pub fn put(&self, uid: &PodUid, at: Seq, seen: Result<PodObservation, RuntimeError>) {
         let mut guard = lock(&self.state);
         let state = &mut *guard;
@@ -159,12 +159,19 @@ impl CacheWriter {
         match seen {
             // A pod looked at alone and found absent keeps an entry until the next look at everything,
             // so that its waiters learn how fresh that is.
-            Ok(seen) => {
-                let stale_since = state
+            Ok(mut seen) => {
+                let stale = state
                     .entries
                     .get(uid)
-                    .and_then(|entry| entry.stale_since)
+                    .and_then(|entry| entry.stale)
                     .filter(|since| *since > at);
+                if let Some(Entry { seen: Ok(old), .. }) = state.entries.get(uid)
+                    && seen.ips.is_empty()
+                    && !seen.is_absent()
+                    && seen.sandboxes.iter().all(|s| s.state != SandboxState::Ready)
+                {
+                    seen.ips.clone_from(&old.ips);
+                }
                 let seen = match state.entries.get(uid) {
                     // Keep one allocation where nothing changed.
                     Some(Entry { seen: Ok(old), .. }) if **old == seen => old.clone(),
@@ -174,7 +181,7 @@ impl CacheWriter {
                     uid.clone(),
                     Entry {
                         at,
-                        stale_since,
+                        stale,
                         seen: Ok(seen),
                     },
                 );
@@ -182,15 +189,14 @@ impl CacheWriter {
             }
             Err(error) => {
                 let why: Arc<str> = error_chain(&error).into();
-                let since = at;
                 match state.entries.get_mut(uid) {
-                    Some(entry) => entry.stale_since = Some(entry.stale_since.map_or(since, |s| s.min(since))),
+                    Some(entry) => entry.stale = entry.stale.max(Some(at)),
                     None => {
                         state.entries.insert(
                             uid.clone(),
                             Entry {
                                 at: Seq(0),
-                                stale_since: Some(since),
+                                stale: Some(at),
                                 seen: Err(why.clone()),
                             },
                         );
@@ -203,6 +209,21 @@ impl CacheWriter {
         }
     }
 
+    /// A look begun `at` found this pod as its entry shows it, or absent where it has none: makes that as of then and
+    /// wakes waiters. Does nothing to a pod that is marked stale, since what is awaited there is not in its entry.
+    pub fn unchanged(&self, uid: &PodUid, at: Seq) {
+        let mut state = lock(&self.state);
+        let entry = state.entries.entry(uid.clone()).or_insert_with(|| Entry {
+            at,
+            stale: None,
+            seen: Ok(Arc::new(PodObservation::absent(uid.clone()))),
+        });
+        if entry.stale.is_none() {
+            entry.at = entry.at.max(at);
+            state.wake_pod(uid);
+        }
+    }
+
     /// The look at everything that began `at` is complete: pods without an entry are absent as of then, and entries
     /// that are not marked stale are as of then. Wakes waiters.
     pub fn looked_at_all(&self, at: Seq) {
@@ -210,7 +231,7 @@ impl CacheWriter {
         let state = &mut *guard;
         state.all = Some(state.all.map_or(at, |all| all.max(at)));
         state.entries.retain(|_, entry| {
-            entry.stale_since.is_some() || entry.at > at || !matches!(&entry.seen, Ok(seen) if seen.is_absent())
+            entry.stale.is_some() || entry.at > at || !matches!(&entry.seen, Ok(seen) if seen.is_absent())
         });
         let mut woken = Vec::new();
         for uid in state.waiters.keys() {
@@ -263,15 +284,20 @@ impl PodStatusCache {
             .filter(|seen| !seen.is_absent())
     }
 
-    /// The UIDs of all pods of which something is there, sorted.
+    /// The UIDs of all pods of which something is there, sorted. A pod that a look has found and that is still to be
+    /// inspected, or cannot be, counts as there: what runs must never be taken for gone.
     #[must_use]
     pub fn present(&self) -> Vec<PodUid> {
         let state = lock(&self.state);
         let mut uids: Vec<PodUid> = state
             .entries
             .iter()
+<<<<<<< HEAD
             // A pod that could not be inspected yet is there all the same.
             .filter(|(_, entry)| entry.stale_since.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
+=======
+            .filter(|(_, entry)| entry.stale.is_some() || matches!(&entry.seen, Ok(seen) if !seen.is_absent()))
+>>>>>>> h-pleg
             .map(|(uid, _)| uid.clone())
             .collect();
         uids.sort_unstable();

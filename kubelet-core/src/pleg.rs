@@ -8,9 +8,10 @@ use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
 use crate::cache::{CacheWriter, RelistRequests};
-use crate::clock::RandomSource;
+use crate::clock::{Clock, RandomSource, SystemClock};
+use crate::error::error_chain;
 use crate::metrics::MetricSet;
-use crate::runtime::ContainerRuntime;
+use crate::runtime::{ContainerRuntime, RuntimeError};
 use crate::signals::PodSignals;
 
 /// What a generator works with.
@@ -29,10 +30,12 @@ pub struct PlegContext {
     pub random: Arc<dyn RandomSource>,
     /// Where its health is reported.
     pub health: PlegHealth,
+    /// For times that leave the process in metrics.
+    pub clock: Arc<dyn Clock>,
 }
 
 impl PlegContext {
-    /// Everything that a generator works with.
+    /// Everything that a generator works with, and the machine's clock.
     #[must_use]
     pub fn new(
         runtime: Arc<dyn ContainerRuntime>,
@@ -49,7 +52,15 @@ impl PlegContext {
             signals,
             random,
             health,
+            clock: Arc::new(SystemClock),
         }
+    }
+
+    /// The same with another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
     }
 }
 
@@ -75,6 +86,8 @@ pub struct PlegHealth {
 struct HealthState {
     last_look_begun: Option<tokio::time::Instant>,
     threshold: Duration,
+    /// Why the looks since the last good one failed.
+    failure: Option<String>,
 }
 
 impl PlegHealth {
@@ -85,6 +98,7 @@ impl PlegHealth {
             shared: Arc::new(std::sync::Mutex::new(HealthState {
                 last_look_begun: None,
                 threshold,
+                failure: None,
             })),
         }
     }
@@ -95,7 +109,14 @@ impl PlegHealth {
 
     /// A look at everything that began then has succeeded.
     pub fn looked(&self, begun: tokio::time::Instant) {
-        self.lock().last_look_begun = Some(begun);
+        let mut state = self.lock();
+        state.last_look_begun = Some(begun);
+        state.failure = None;
+    }
+
+    /// A look at everything failed. Changes nothing about its health, but is told as the cause once it is unhealthy.
+    pub fn failed(&self, why: &RuntimeError) {
+        self.lock().failure = Some(error_chain(why));
     }
 
     /// Changes the threshold, as a generator does when it changes its period.
@@ -107,15 +128,19 @@ impl PlegHealth {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         let state = self.lock();
-        match state.last_look_begun {
-            None => Some("pleg has yet to be successful".to_owned()),
-            Some(begun) if begun.elapsed() > state.threshold => Some(format!(
+        let trouble = match state.last_look_begun {
+            None => "pleg has yet to be successful".to_owned(),
+            Some(begun) if begun.elapsed() > state.threshold => format!(
                 "pleg was last seen active {:?} ago; threshold is {:?}",
                 begun.elapsed(),
                 state.threshold
-            )),
-            Some(_) => None,
-        }
+            ),
+            Some(_) => return None,
+        };
+        Some(match &state.failure {
+            Some(why) => format!("{trouble}: {why}"),
+            None => trouble,
+        })
     }
 }
 
@@ -158,5 +183,32 @@ impl<T: PodLifecycleEventGenerator + ?Sized> PodLifecycleEventGenerator for Arc<
     }
     fn collect(&self, metrics: &mut MetricSet) {
         (**self).collect(metrics);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::PlegHealth;
+    use crate::runtime::RuntimeError;
+
+    #[tokio::test(start_paused = true)]
+    async fn health_names_the_cause_once_the_last_look_is_too_old() {
+        let health = PlegHealth::new(Duration::from_secs(3));
+        assert_eq!(health.trouble().unwrap(), "pleg has yet to be successful");
+        health.looked(Instant::now());
+        health.failed(&RuntimeError::unavailable("list_sandboxes", "socket closed"));
+        assert_eq!(health.trouble(), None);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert_eq!(
+            health.trouble().unwrap(),
+            "pleg was last seen active 4s ago; threshold is 3s: \
+             container runtime unavailable during list_sandboxes: socket closed"
+        );
+        health.looked(Instant::now());
+        assert_eq!(health.trouble(), None);
     }
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{CacheError, pod_status_cache, relist_requests};
-use crate::ids::{ContainerId, PodUid};
-use crate::observation::{ObservedContainer, PodObservation};
+use crate::ids::{ContainerId, PodUid, SandboxId};
+use crate::observation::{ObservedContainer, ObservedSandbox, PodObservation};
 use crate::runtime::{ContainerState, RuntimeError};
 
 fn running(uid: &PodUid, id: &str) -> PodObservation {
@@ -105,6 +105,74 @@ async fn a_failed_inspection_keeps_the_last_good_look_and_never_passes_as_fresh(
     writer.looked_at_all(second);
     assert!(waits(cache.since(&uid, mark)).await.is_err());
     assert!(cache.current(&uid).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_change_stays_stale_when_the_first_is_brought() {
+    let (writer, cache) = pod_status_cache();
+    let uid = PodUid::from("u");
+    let first = writer.begin();
+    writer.stale(&uid, first);
+    writer.looked_at_all(first);
+    let mark = cache.mark();
+    let second = writer.begin();
+    writer.stale(&uid, second);
+    writer.looked_at_all(second);
+    writer.put(&uid, first, Ok(running(&uid, "old")));
+    assert!(waits(cache.since(&uid, mark)).await.is_err());
+    writer.put(&uid, second, Ok(running(&uid, "new")));
+    let seen = waits(cache.since(&uid, mark)).await.unwrap().unwrap();
+    assert_eq!(seen.containers[0].id.as_str(), "new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_at_one_pod_that_finds_it_unchanged_makes_it_fresh() {
+    let (writer, cache) = pod_status_cache();
+    let (here, gone, changing) = (PodUid::from("here"), PodUid::from("gone"), PodUid::from("changing"));
+    let first = writer.begin();
+    writer.put(&here, first, Ok(running(&here, "c")));
+    writer.put(&changing, first, Ok(running(&changing, "c")));
+    writer.looked_at_all(first);
+    let mark = cache.mark();
+    let second = writer.begin();
+    writer.stale(&changing, second);
+    for uid in [&here, &gone, &changing] {
+        writer.unchanged(uid, second);
+    }
+    assert!(!waits(cache.since(&here, mark)).await.unwrap().unwrap().is_absent());
+    assert!(waits(cache.since(&gone, mark)).await.unwrap().unwrap().is_absent());
+    assert!(waits(cache.since(&changing, mark)).await.is_err());
+    // An older look never takes freshness back.
+    writer.unchanged(&here, first);
+    assert!(waits(cache.since(&here, mark)).await.is_ok());
+}
+
+#[test]
+fn a_pod_that_is_still_to_be_inspected_counts_as_present() {
+    let (writer, cache) = pod_status_cache();
+    let (listed, failed) = (PodUid::from("listed"), PodUid::from("failed"));
+    let at = writer.begin();
+    writer.stale(&listed, at);
+    writer.put(&failed, at, Err(RuntimeError::unavailable("sandbox_status", "slow")));
+    writer.looked_at_all(at);
+    assert_eq!(cache.present(), [failed, listed.clone()]);
+    assert!(cache.current(&listed).is_none());
+}
+
+#[test]
+fn a_pod_without_a_ready_sandbox_keeps_its_addresses() {
+    let (writer, cache) = pod_status_cache();
+    let uid = PodUid::from("u");
+    let ip = "10.0.0.1".parse().unwrap();
+    let mut seen = running(&uid, "c");
+    seen.ips = vec![ip];
+    writer.put(&uid, writer.begin(), Ok(seen));
+    writer.put(&uid, writer.begin(), Ok(running(&uid, "d")));
+    assert_eq!(cache.current(&uid).unwrap().ips, [ip]);
+    let mut ready = running(&uid, "d");
+    ready.sandboxes = vec![ObservedSandbox::ready(SandboxId::from("s"), 1, Timestamp::UNIX_EPOCH)];
+    writer.put(&uid, writer.begin(), Ok(ready));
+    assert!(cache.current(&uid).unwrap().ips.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
