@@ -246,6 +246,20 @@ impl CacheWriter {
         self.looked.send_if_modified(|looked| !std::mem::replace(looked, true));
     }
 
+    /// Like [`CacheWriter::put`], for a look at everything: says whether that changed what was known.
+    pub fn put_changed(&self, uid: &PodUid, at: Seq, seen: PodObservation) -> bool {
+        let before = lock(&self.state)
+            .entries
+            .get(uid)
+            .and_then(|entry| entry.seen.clone().ok());
+        let same = match &before {
+            Some(before) => **before == seen,
+            None => seen.is_absent(),
+        };
+        self.put(uid, at, Ok(seen));
+        !same
+    }
+
     /// Nothing can be looked at. Waiters get an error instead of waiting for ever.
     pub fn cannot_look(&self, why: &RuntimeError) {
         let why: Arc<str> = error_chain(why).into();
@@ -292,12 +306,7 @@ impl PodStatusCache {
         let mut uids: Vec<PodUid> = state
             .entries
             .iter()
-<<<<<<< HEAD
-            // A pod that could not be inspected yet is there all the same.
-            .filter(|(_, entry)| entry.stale_since.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
-=======
             .filter(|(_, entry)| entry.stale.is_some() || matches!(&entry.seen, Ok(seen) if !seen.is_absent()))
->>>>>>> h-pleg
             .map(|(uid, _)| uid.clone())
             .collect();
         uids.sort_unstable();

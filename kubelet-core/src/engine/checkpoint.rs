@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use crate::ids::PodUid;
 use crate::pod::{PodRecord, RestartPolicy};
 use crate::state_dir::{StateDir, StateError};
-use crate::status::is_final_phase;
+use crate::status::pod_is_terminal;
 
 const FOLDER: &str = "pods";
 
@@ -94,7 +94,7 @@ impl Essence {
                     .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
             });
         Self {
-            final_phase: status.phase.clone().filter(|phase| is_final_phase(phase)),
+            final_phase: status.phase.clone().filter(|_| pod_is_terminal(status)),
             restarts: statuses
                 .filter(|c| c.restart_count > 0)
                 .map(|c| (c.name.clone(), c.restart_count))

@@ -5,6 +5,7 @@ mod leftovers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
@@ -17,6 +18,7 @@ use tracing::Instrument;
 use super::names::NameGuard;
 use super::shared::Shared;
 use super::worker::{Worker, WorkerEnd};
+use crate::cache::Seq;
 use crate::config::PodConfig;
 use crate::ids::{PodUid, SourceName};
 use crate::pod::PodRecord;
@@ -88,6 +90,23 @@ impl std::fmt::Debug for Feeds {
     }
 }
 
+/// How long the start waits for pods that cannot be inspected; they are taken for leftovers of an unknown source then.
+const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until everything has been looked at once, each pod included.
+async fn first_look(shared: &Shared) {
+    shared.cache.first_look().await;
+    let inspected = async {
+        for uid in shared.cache.present() {
+            // A pod that cannot be looked at keeps nobody waiting.
+            let _ = shared.cache.since(&uid, Seq::default()).await;
+        }
+    };
+    if tokio::time::timeout(FIRST_LOOK_PATIENCE, inspected).await.is_err() {
+        tracing::warn!("not every pod of an earlier life could be inspected");
+    }
+}
+
 impl SyncLoop {
     pub(crate) fn new(shared: Arc<Shared>, config: PodConfig, stop: CancellationToken) -> Self {
         Self {
@@ -107,6 +126,8 @@ impl SyncLoop {
         self.load_checkpoints().await;
         let shared = self.shared.clone();
         let stop = self.stop.clone();
+        let first_look = first_look(&shared);
+        tokio::pin!(first_look);
         loop {
             tokio::select! {
                 biased;
@@ -115,7 +136,7 @@ impl SyncLoop {
                     Ok(end) => self.worker_ended(end).await,
                     Err(error) => self.worker_panicked(&error),
                 },
-                () = shared.cache.first_look(), if !self.looked => self.first_look().await,
+                () = &mut first_look, if !self.looked => self.first_look().await,
                 Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
                     self.source_says(&source, item).await;
                 }

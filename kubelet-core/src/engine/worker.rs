@@ -22,7 +22,7 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::PodUid;
 use crate::observation::PodObservation;
 use crate::pod::PodRecord;
-use crate::status::{StatusOverride, is_final_phase};
+use crate::status::{StatusOverride, pod_is_terminal};
 use crate::syncer::{
     AcquireError, Doomed, KillCause, PodWish, PodWork, Remains, Standing, StepNotes, SyncError, Synced, Termination,
 };
@@ -303,7 +303,7 @@ impl Worker {
             self.end_overdue(&pod);
             return AGAIN;
         }
-        let is_final = status.phase.as_deref().is_some_and(is_final_phase);
+        let is_final = pod_is_terminal(&status);
         let deadline = self.deadline(&pod, &status);
         let status = self.publish(&pod, status).await;
         if is_final {
@@ -317,7 +317,7 @@ impl Worker {
                 Err(AcquireError::Stopped) => return AGAIN,
                 Err(AcquireError::Refused { reason, message }) => {
                     self.shared.warn_pod(&pod, reason.clone(), message.clone());
-                    let status = StatusOverride::rejected(reason, message);
+                    let status = StatusOverride::new(reason, message);
                     self.end_pod(Termination::new(KillCause::Rejected, crate::syncer::ORPHAN_GRACE).with_status(status));
                     return AGAIN;
                 }

@@ -22,8 +22,8 @@ use super::file_key::{EnvFileAccessError, read_env_file};
 use super::resource_ref::resource_value;
 use super::services::{API_NAMESPACE, API_SERVICE, ServiceLinks, service_variables};
 use super::variables::Env;
-use crate::pod::ContainerView;
 use crate::objects::{Freshness, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource};
+use crate::pod::ContainerView;
 use references::{References, Source};
 
 /// The parts of a container, regular, init or ephemeral, that make its environment.

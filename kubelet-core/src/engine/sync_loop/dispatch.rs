@@ -10,7 +10,7 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::SourceName;
 use crate::pod::PodRecord;
 use crate::source::SourceItem;
-use crate::status::{StatusOverride, is_final_phase};
+use crate::status::{StatusOverride, pod_is_terminal};
 use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 
 impl SyncLoop {
@@ -37,7 +37,13 @@ impl SyncLoop {
         for uid in self.shared.cache.present() {
             self.note_leftover(&uid);
         }
-        for pod in self.config.pods_in_order() {
+        // What runs is admitted before what is new, so that it is not refused for lack of room.
+        let (restored, new): (Vec<_>, Vec<_>) = self
+            .config
+            .pods_in_order()
+            .into_iter()
+            .partition(|pod| self.leftovers.contains_key(pod.uid()));
+        for pod in restored.into_iter().chain(new) {
             self.add(pod);
         }
         self.end_leftovers().await;
@@ -124,19 +130,19 @@ impl SyncLoop {
 
     fn ended_before(&self, pod: &PodRecord) -> bool {
         let restored = self.restored.get(pod.uid());
-        if restored.and_then(|status| status.phase.as_deref()).is_some_and(is_final_phase) {
+        if restored.is_some_and(|status| pod_is_terminal(status)) {
             return true;
         }
         self.shared.cache.current(pod.uid()).is_some_and(|observed| {
             let status = status_at_start(&self.shared, pod, &observed, restored.map(|status| &**status));
-            !observed.may_run() && status.phase.as_deref().is_some_and(is_final_phase)
+            !observed.may_run() && pod_is_terminal(&status)
         })
     }
 
     fn rejection(&self, pod: &PodRecord, reason: &str, message: String) -> Termination {
         self.shared.warn_pod(pod, reason.to_owned(), message.clone());
         Termination::new(KillCause::Rejected, ORPHAN_GRACE)
-            .with_status(StatusOverride::rejected(reason.to_owned(), message))
+            .with_status(StatusOverride::new(reason.to_owned(), message))
     }
 
     fn tell_not_yet(&self, pod: &PodRecord, reason: &str, message: &str) {

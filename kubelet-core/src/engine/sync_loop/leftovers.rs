@@ -77,7 +77,9 @@ impl SyncLoop {
     }
 
     pub(super) fn note_leftover(&mut self, uid: &PodUid) {
-        if self.entries.contains_key(uid) || self.leftovers.contains_key(uid) {
+        let known = self.leftovers.get(uid);
+        // One that could not be inspected at first is looked into again: its source and name matter.
+        if self.entries.contains_key(uid) || known.is_some_and(|known| known.working || known.source.is_some()) {
             return;
         }
         let seen = self.shared.cache.current(uid);
@@ -91,16 +93,15 @@ impl SyncLoop {
             .is_some_and(|source| self.config.kind(source) == Some(SourceKind::Managed));
         let name = seen
             .and_then(|seen| seen.key.clone())
-            .filter(|_| !is_managed)
+            .filter(|_| !is_managed && known.is_none_or(|known| known.name.is_none()))
             .and_then(|key| self.shared.names.try_claim(&key.full_name()));
-        self.leftovers.insert(
-            uid.clone(),
-            Leftover {
-                source,
-                name,
-                working: false,
-            },
-        );
+        let leftover = self.leftovers.entry(uid.clone()).or_insert(Leftover {
+            source: None,
+            name: None,
+            working: false,
+        });
+        leftover.source = source;
+        leftover.name = leftover.name.take().or(name);
     }
 
     /// Ends the leftovers whose sources have spoken and do not name them.

@@ -113,7 +113,7 @@ impl Worker {
         let Some(observed) = self.shared.cache.current(&self.uid) else { return };
         let status = self.status_of(pod, &observed);
         // A final phase is only drawn from a look that is later than the step.
-        if !status.phase.as_deref().is_some_and(crate::status::is_final_phase) {
+        if !crate::status::pod_is_terminal(&status) {
             self.publish(pod, status).await;
         }
     }
