@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use crate::admission::Ledger;
 use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
+use crate::files::NodeFiles;
 use crate::ids::PodUid;
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
@@ -60,6 +61,7 @@ impl Containers {
 pub(crate) struct NodeParts {
     pub(crate) node_name: Arc<str>,
     pub(crate) root_dir: PathBuf,
+    pub(crate) files: NodeFiles,
     pub(crate) logs: LogPaths,
     pub(crate) cluster_domain: String,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,

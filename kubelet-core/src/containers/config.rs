@@ -66,24 +66,21 @@ impl ContainerSyncer {
         pod: &PodRecord,
         sandbox: &SandboxConfig,
     ) -> Result<(), SyncError> {
-        let folders = [
+        let folders = vec![
             self.pod_dir(pod.uid()).join("volumes"),
             self.pod_dir(pod.uid()).join("plugins"),
             sandbox.log_directory.clone(),
         ];
-        for folder in folders {
-            if let Err(error) = tokio::fs::create_dir_all(&folder).await {
-                let message = format!("error making pod data directories: {}: {error}", folder.display());
-                cx.events.record(Event::new(
-                    EventSubject::pod(pod),
-                    EventType::Warning,
-                    "Failed",
-                    message,
-                ));
-                return Err(SyncError::failed(format!("cannot make {}", folder.display()), error));
-            }
-        }
-        Ok(())
+        self.node.files.make_dirs(folders).await.map_err(|error| {
+            let message = format!("error making pod data directories: {error}");
+            cx.events.record(Event::new(
+                EventSubject::pod(pod),
+                EventType::Warning,
+                "Failed",
+                message,
+            ));
+            SyncError::failed("cannot make the pod's folders", error)
+        })
     }
 
     pub(super) async fn container_config(
@@ -141,15 +138,16 @@ impl ContainerSyncer {
             None => {
                 // Its containers are gone: its logs still tell, and the status that was last told.
                 let dir = ground.sandbox.log_directory.join(view.name());
-                let by_logs = tokio::task::spawn_blocking(move || crate::logs::restart_count_from_log_dir(&dir)).await;
-                let by_logs = by_logs.ok().and_then(Result::ok).unwrap_or(0);
+                let by_logs = self.node.files.count_from_logs(dir).await;
                 by_logs.max(told_count(ground, view.name()))
             }
         };
         let dir = ground.sandbox.log_directory.join(view.name());
-        tokio::fs::create_dir_all(&dir)
+        self.node
+            .files
+            .make_dirs(vec![dir])
             .await
-            .map_err(|error| StartError::failed(CONFIG_ERROR, format!("cannot make {}: {error}", dir.display())))?;
+            .map_err(|error| StartError::failed(CONFIG_ERROR, format!("cannot make {error}")))?;
         let log_path = PathBuf::from(crate::logs::container_log_name(view.name(), count));
         Ok((count, log_path))
     }
@@ -177,26 +175,13 @@ impl ContainerSyncer {
     async fn termination_file(&self, pod: &PodRecord, view: &ContainerView<'_>) -> Result<PathBuf, StartError> {
         let dir = self.termination_dir(pod.uid(), view.name());
         let path = dir.join(format!("{:08x}", self.node.random.next_u64() & 0xffff_ffff));
-        let made = async {
-            tokio::fs::create_dir_all(&dir).await?;
-            tokio::fs::write(&path, b"").await?;
-            open_to_all(&path).await
-        };
-        match made.await {
-            Ok(()) => Ok(path),
-            Err(error) => Err(StartError::failed(
-                CONFIG_ERROR,
-                format!("cannot make {}: {error}", path.display()),
-            )),
-        }
+        self.node
+            .files
+            .make_open_file(path.clone())
+            .await
+            .map_err(|error| StartError::failed(CONFIG_ERROR, format!("cannot make {error}")))?;
+        Ok(path)
     }
-}
-
-/// Whoever the container runs as may write its termination message.
-#[cfg(unix)]
-async fn open_to_all(path: &std::path::Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    tokio::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).await
 }
 
 /// The restart count that the status last told of a container, which its next one must not fall below.

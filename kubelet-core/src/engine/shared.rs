@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::admission::Ledger;
 use crate::cache::{PodStatusCache, RelistRequester};
 use crate::clock::{Clock, RandomSource, jittered};
 use crate::event::{Event, EventSink, EventSubject, EventType};
+use crate::files::NodeFiles;
 use crate::ids::PodUid;
 use crate::metrics::{Counter, Histogram};
 use crate::pod::PodRecord;
@@ -57,7 +57,14 @@ pub(crate) struct EngineMetrics {
     pub(crate) sync_errors: Counter,
     pub(crate) sync_duration: Histogram,
     pub(crate) workers_started: Counter,
-    pub(crate) transitions: Mutex<BTreeMap<(Stage, Stage), u64>>,
+    transitions: Mutex<BTreeMap<(Stage, Stage), u64>>,
+}
+
+impl EngineMetrics {
+    /// How often workers went from one stage to another.
+    pub(crate) fn transitions(&self) -> BTreeMap<(Stage, Stage), u64> {
+        self.transitions.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 #[derive(Debug)]
@@ -69,6 +76,7 @@ pub(crate) struct Shared {
     pub(crate) signals: PodSignals,
     pub(crate) statuses: Arc<StatusManager>,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) files: NodeFiles,
     pub(crate) events: Arc<dyn EventSink>,
     pub(crate) ledger: Ledger,
     pub(crate) names: NameLocks,
@@ -80,7 +88,6 @@ pub(crate) struct Shared {
     /// Something was given back to the ledger: pods that were told "not yet" may be asked again.
     pub(crate) freed: Notify,
     pub(crate) workers: Mutex<BTreeMap<PodUid, WorkerLink>>,
-    pub(crate) calls: AtomicU64,
 }
 
 impl Shared {
@@ -123,9 +130,5 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
             .entry((from, to))
             .or_default() += 1;
-    }
-
-    pub(crate) fn next_call(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 }

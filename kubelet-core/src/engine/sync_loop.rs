@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::{BoxStream, SelectAll};
 use k8s_openapi::api::core::v1::PodStatus;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -71,6 +71,7 @@ pub(crate) struct SyncLoop {
     /// Checkpoints of an earlier life, until their pods are named or known to be gone.
     restored: BTreeMap<PodUid, Arc<PodStatus>>,
     workers: JoinSet<WorkerEnd>,
+    sources_ready: watch::Sender<bool>,
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
     looked: bool,
@@ -108,7 +109,12 @@ async fn first_look(shared: &Shared) {
 }
 
 impl SyncLoop {
-    pub(crate) fn new(shared: Arc<Shared>, config: PodConfig, stop: CancellationToken) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        config: PodConfig,
+        sources_ready: watch::Sender<bool>,
+        stop: CancellationToken,
+    ) -> Self {
         Self {
             shared,
             config,
@@ -116,6 +122,7 @@ impl SyncLoop {
             leftovers: BTreeMap::new(),
             restored: BTreeMap::new(),
             workers: JoinSet::new(),
+            sources_ready,
             stop,
             looked: false,
         }

@@ -6,6 +6,7 @@
 mod publish;
 mod step;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -14,12 +15,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use publish::status_at_start;
+
 use super::checkpoint::Essence;
 use super::names::NameGuard;
 use super::shared::{Shared, Stage, WorkerLink};
 use crate::cache::{CacheError, Seq};
 use crate::event::{Event, EventSubject, EventType};
-use crate::ids::PodUid;
+use crate::ids::{ContainerId, PodUid};
 use crate::observation::PodObservation;
 use crate::pod::PodRecord;
 use crate::status::{StatusOverride, pod_is_terminal};
@@ -62,7 +65,7 @@ const AGAIN: Turn = ControlFlow::Continue(());
 
 /// A worker that has ended.
 #[derive(Debug)]
-pub(super) struct WorkerEnd {
+pub(crate) struct WorkerEnd {
     pub(super) uid: PodUid,
     /// Whether nothing is left to do for the pod; otherwise the kubelet is stopping.
     pub(super) finished: bool,
@@ -86,6 +89,8 @@ pub(super) struct Worker {
     /// The pod's status before this life of the agent, where one is known.
     restored: Option<Arc<PodStatus>>,
     saved: Essence,
+    /// Termination messages of the ended containers that are there, by id.
+    messages: BTreeMap<ContainerId, Option<String>>,
     acquired: bool,
     /// A wish arrived while a step ran.
     dirty: bool,
@@ -130,6 +135,7 @@ impl Worker {
             mark: Seq::default(),
             restored,
             saved: Essence::default(),
+            messages: BTreeMap::new(),
             acquired: false,
             dirty: false,
             hold_until: None,

@@ -32,6 +32,8 @@ pub enum KillCause {
     DeadlineExceeded,
     /// All its containers have ended for good.
     Completed,
+    /// The kubelet stops, and is to leave nothing running. No end that binds: the next start may start it anew.
+    Stopping,
 }
 
 /// The wish that a pod end.

@@ -111,6 +111,7 @@ impl SyncLoop {
             self.end_leftover_if_unwanted(&uid);
         }
         if self.config.all_ready() {
+            self.sources_ready.send_if_modified(|ready| !std::mem::replace(ready, true));
             let gone: Vec<PodUid> = self
                 .restored
                 .keys()

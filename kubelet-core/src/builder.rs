@@ -1,0 +1,461 @@
+//! The builder: parts in, a kubelet out.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::admission::{AbsentParts, Abilities, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView};
+use crate::cache::{pod_status_cache, relist_requests};
+use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
+use crate::config::PodConfig;
+use crate::containers::{ContainerSyncer, Containers, NodeParts};
+use crate::engine::{Checkpoints, EngineMetrics, Gate, NameLocks, PartHealth, Shared};
+use crate::event::{EventSink, TracingEvents};
+use crate::files::NodeFiles;
+use crate::handle::{HandleParts, KubeletHandle};
+use crate::ids::SourceName;
+use crate::kubelet::{Kubelet, OnStop, Observer, RunParts};
+use crate::logs::LogPaths;
+use crate::metrics::MetricSource;
+use crate::objects::ObjectSource;
+use crate::pleg::PlegHealth;
+use crate::runnable::Runnable;
+use crate::settings::Settings;
+use crate::signals::pod_signals;
+use crate::source::PodSource;
+use crate::state_dir::StateDir;
+use crate::status::{StatusManager, StatusSink, WatchSink};
+use crate::syncer::PodSyncer;
+use crate::validation::ApiReference;
+use crate::whole_pods::{WholePodSyncer, WholePods};
+
+/// What runs the pods of a node: [`Containers`] or [`WholePods`].
+#[derive(Clone, Debug)]
+#[must_use = "hand it to Kubelet::builder"]
+pub struct Backend(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Containers(Containers),
+    WholePods(WholePods),
+}
+
+impl From<Containers> for Backend {
+    fn from(containers: Containers) -> Self {
+        Self(Kind::Containers(containers))
+    }
+}
+
+impl From<WholePods> for Backend {
+    fn from(pods: WholePods) -> Self {
+        Self(Kind::WholePods(pods))
+    }
+}
+
+/// Why a kubelet cannot be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no source, so that no pod would ever run.
+    #[error("no pod source: add one with KubeletBuilder::source, such as FileSource or ChannelSource")]
+    NoSource,
+    /// Two sources have one name, and their pods could not be told apart.
+    #[error("two pod sources are named {name}")]
+    DuplicateSource {
+        /// The name.
+        name: SourceName,
+    },
+    /// The node's name cannot be part of pod names.
+    #[error("node name {name:?} is not a DNS subdomain: {why}")]
+    NodeName {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A folder is relative, so that it would change with the working directory.
+    #[error("{what} {path} is not an absolute path")]
+    RelativePath {
+        /// Which folder.
+        what: &'static str,
+        /// The path.
+        path: String,
+    },
+}
+
+/// Where the state of a node is kept.
+#[derive(Clone, Debug)]
+enum Place {
+    Disk { root: PathBuf, pod_logs: PathBuf },
+    Memory(StateDir),
+}
+
+/// Puts a kubelet together. Setters take parts in and cannot fail; [`KubeletBuilder::build`] checks all.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct KubeletBuilder {
+    node_name: String,
+    backend: Backend,
+    sources: Vec<Arc<dyn PodSource>>,
+    admit: Vec<Arc<dyn AdmitHandler>>,
+    fit: NodeFit,
+    node: NodeSettings,
+    node_view: Option<NodeView>,
+    objects: Option<Arc<dyn ObjectSource>>,
+    status_sinks: Vec<Arc<dyn StatusSink>>,
+    events: Arc<dyn EventSink>,
+    parts: Vec<Arc<dyn Runnable>>,
+    metric_sources: Vec<Arc<dyn MetricSource>>,
+    clock: Arc<dyn Clock>,
+    random: Arc<dyn RandomSource>,
+    place: Place,
+    cluster_domain: String,
+    settings: Settings,
+    on_stop: OnStop,
+}
+
+impl KubeletBuilder {
+    pub(crate) fn new(node_name: String, backend: Backend) -> Self {
+        Self {
+            node_name,
+            backend,
+            sources: Vec::new(),
+            admit: Vec::new(),
+            fit: NodeFit::default(),
+            node: NodeSettings::default(),
+            node_view: None,
+            objects: None,
+            status_sinks: Vec::new(),
+            events: Arc::new(TracingEvents),
+            parts: Vec::new(),
+            metric_sources: Vec::new(),
+            clock: Arc::new(SystemClock),
+            random: Arc::new(SeededRandom::from_process()),
+            place: Place::Disk {
+                root: PathBuf::from("/var/lib/kubelet"),
+                pod_logs: PathBuf::from("/var/log/pods"),
+            },
+            cluster_domain: String::new(),
+            settings: Settings::default(),
+            on_stop: OnStop::LeavePods,
+        }
+    }
+
+    /// Adds a source of pods. Repeatable.
+    pub fn source(mut self, source: impl PodSource) -> Self {
+        self.sources.push(Arc::new(source));
+        self
+    }
+
+    /// Adds an admission handler. Repeatable; they are asked in the order added, after the check for absent parts and
+    /// before the node's own fit.
+    pub fn admit(mut self, handler: impl AdmitHandler) -> Self {
+        self.admit.push(Arc::new(handler));
+        self
+    }
+
+    /// Replaces the settings of the built-in node fit.
+    pub fn fit(mut self, fit: NodeFit) -> Self {
+        self.fit = fit;
+        self
+    }
+
+    /// What the node is and keeps for itself. Its capacity is read from the machine when the kubelet runs.
+    pub fn node(mut self, node: NodeSettings) -> Self {
+        self.node = node;
+        self
+    }
+
+    /// The node as a whole, where it is not this machine: nothing is read from the machine then.
+    pub fn node_view(mut self, view: NodeView) -> Self {
+        self.node_view = Some(view);
+        self
+    }
+
+    /// Where secrets, config maps and services are read.
+    pub fn objects(mut self, objects: impl ObjectSource) -> Self {
+        self.objects = Some(Arc::new(objects));
+        self
+    }
+
+    /// Adds somebody who is told statuses. Repeatable.
+    pub fn status_sink(mut self, sink: impl StatusSink) -> Self {
+        self.status_sinks.push(Arc::new(sink));
+        self
+    }
+
+    /// Who is told events, instead of the process's tracing subscriber.
+    pub fn events(mut self, sink: impl EventSink) -> Self {
+        self.events = Arc::new(sink);
+        self
+    }
+
+    /// Adds a part with work of its own. Repeatable; they start in the order added within their phase.
+    pub fn run(mut self, part: impl Runnable) -> Self {
+        self.parts.push(Arc::new(part));
+        self
+    }
+
+    /// Adds somebody's numbers to the kubelet's metrics. Repeatable.
+    pub fn metrics(mut self, source: impl MetricSource) -> Self {
+        self.metric_sources.push(Arc::new(source));
+        self
+    }
+
+    /// Where the wall time comes from. Default: the machine.
+    pub fn clock(mut self, clock: impl Clock) -> Self {
+        self.clock = Arc::new(clock);
+        self
+    }
+
+    /// Where random choices come from. Default: seeded by the process.
+    pub fn random(mut self, random: impl RandomSource) -> Self {
+        self.random = Arc::new(random);
+        self
+    }
+
+    /// Where the node keeps its state and the folders of pods. Default: `/var/lib/kubelet`.
+    pub fn root_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        let pod_logs = match self.place {
+            Place::Disk { pod_logs, .. } => pod_logs,
+            Place::Memory(_) => PathBuf::from("/var/log/pods"),
+        };
+        self.place = Place::Disk {
+            root: path.into(),
+            pod_logs,
+        };
+        self
+    }
+
+    /// Where the logs of pods are. Default: `/var/log/pods`.
+    pub fn pod_logs_dir(mut self, path: impl Into<PathBuf>) -> Self {
+        let root = match self.place {
+            Place::Disk { root, .. } => root,
+            Place::Memory(_) => PathBuf::from("/var/lib/kubelet"),
+        };
+        self.place = Place::Disk {
+            root,
+            pod_logs: path.into(),
+        };
+        self
+    }
+
+    /// Keeps the state there, and no files of pods at all: for backends that need none, and for simulations.
+    pub fn state_only(mut self, state: StateDir) -> Self {
+        self.place = Place::Memory(state);
+        self
+    }
+
+    /// The cluster's DNS domain, such as `cluster.local`. Default: none.
+    pub fn cluster_domain(mut self, domain: impl Into<String>) -> Self {
+        self.cluster_domain = domain.into();
+        self
+    }
+
+    /// Numbers.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// What becomes of the pods when the kubelet stops. Default: they go on.
+    pub fn on_stop(mut self, on_stop: OnStop) -> Self {
+        self.on_stop = on_stop;
+        self
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        if self.sources.is_empty() {
+            return Err(BuildError::NoSource);
+        }
+        for (index, source) in self.sources.iter().enumerate() {
+            if self.sources[..index].iter().any(|other| other.name() == source.name()) {
+                return Err(BuildError::DuplicateSource {
+                    name: source.name().clone(),
+                });
+            }
+        }
+        let faults = crate::validation::NameKind::Subdomain.faults(&self.node_name);
+        if let Some(why) = faults.into_iter().next() {
+            return Err(BuildError::NodeName {
+                name: self.node_name.clone(),
+                why,
+            });
+        }
+        if let Place::Disk { root, pod_logs } = &self.place {
+            for (what, path) in [("root directory", root), ("pod log directory", pod_logs)] {
+                if !path.is_absolute() {
+                    return Err(BuildError::RelativePath {
+                        what,
+                        path: path.display().to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Which references of static pods a local object source answers.
+    fn serves(&self) -> impl Fn(ApiReference) -> bool + Send + Sync + 'static {
+        let objects = self.objects.clone().filter(|objects| objects.is_local());
+        move |reference| match (&objects, reference.object_kind()) {
+            (Some(objects), Some(kind)) => objects.serves(kind),
+            _ => false,
+        }
+    }
+
+    /// Puts the kubelet together. Reads and starts nothing.
+    ///
+    /// # Errors
+    /// [`BuildError`] names what is missing or wrong.
+    pub fn build(self) -> Result<Kubelet, BuildError> {
+        self.check()?;
+        let node_name: Arc<str> = self.node_name.as_str().into();
+        let (state, files, root_dir, pod_logs) = match &self.place {
+            Place::Disk { root, pod_logs } => (
+                StateDir::on_disk(root.join("state")),
+                NodeFiles::Disk,
+                root.clone(),
+                pod_logs.clone(),
+            ),
+            Place::Memory(state) => (state.clone(), NodeFiles::Nowhere, PathBuf::from("/"), PathBuf::from("/")),
+        };
+        let (writer, cache) = pod_status_cache();
+        let (relist, requests) = relist_requests();
+        let (signals, signal_receiver) = pod_signals();
+        let (gate_sender, gate) = watch::channel(Gate::Unknown(None));
+        let (commands, command_receiver) = mpsc::channel(64);
+        let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
+        let ledger = Ledger::new(self.handlers(), Arc::new(view));
+        let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
+            Kind::Containers(containers) => {
+                let node = NodeParts {
+                    node_name: node_name.clone(),
+                    root_dir,
+                    files,
+                    logs: LogPaths::new(pod_logs),
+                    cluster_domain: self.cluster_domain.clone(),
+                    objects: self.objects.clone(),
+                    ledger: ledger.clone(),
+                    clock: self.clock.clone(),
+                    random: self.random.clone(),
+                    settings: self.settings.clone(),
+                };
+                let runtime = containers.parts.runtime.clone();
+                let generator = containers.generator.clone();
+                (
+                    Arc::new(ContainerSyncer::new(&containers.parts, node)),
+                    Observer::Generator {
+                        generator: generator.clone(),
+                        runtime: runtime.clone(),
+                    },
+                    Some(runtime),
+                    Some(generator),
+                )
+            }
+            Kind::WholePods(pods) => (
+                Arc::new(WholePodSyncer::new(
+                    pods.provider.clone(),
+                    node_name.clone(),
+                    self.objects.clone(),
+                    ledger.clone(),
+                    self.settings.runtime_request_timeout,
+                )),
+                Observer::Provider {
+                    provider: pods.provider.clone(),
+                    poll_period: pods.poll_period,
+                },
+                None,
+                None,
+            ),
+        };
+        let threshold = generator
+            .as_ref()
+            .map_or(std::time::Duration::from_secs(180), |generator| generator.health_threshold());
+        let pleg_health = PlegHealth::new(threshold);
+        let names: Vec<_> = self
+            .sources
+            .iter()
+            .map(|source| (source.name().clone(), source.kind()))
+            .collect();
+        let config = PodConfig::new(
+            node_name.clone(),
+            self.clock.clone(),
+            state.clone(),
+            Arc::new(self.serves()),
+            &names,
+        );
+        let watch_sink = WatchSink::new();
+        let statuses = Arc::new(StatusManager::new(self.clock.clone()));
+        let shared = Arc::new(Shared {
+            node_name: node_name.clone(),
+            syncer,
+            cache,
+            relist,
+            signals: signals.clone(),
+            statuses,
+            checkpoints: Checkpoints::new(state),
+            files,
+            events: self.events.clone(),
+            ledger,
+            names: NameLocks::default(),
+            gate,
+            clock: self.clock.clone(),
+            random: self.random.clone(),
+            settings: self.settings.clone(),
+            metrics: EngineMetrics::default(),
+            freed: tokio::sync::Notify::new(),
+            workers: std::sync::Mutex::default(),
+        });
+        let part_health = PartHealth::default();
+        let handle = KubeletHandle::new(HandleParts {
+            shared: shared.clone(),
+            runtime,
+            generator,
+            commands,
+            pleg_health: pleg_health.clone(),
+            part_health: part_health.clone(),
+            statuses: watch_sink.clone(),
+            metric_sources: self.metric_sources,
+        });
+        let mut sinks: Vec<Arc<dyn StatusSink>> = vec![Arc::new(watch_sink)];
+        sinks.extend(self.status_sinks);
+        let machine = self.node_view.is_none().then_some(self.node);
+        Ok(Kubelet::new(
+            handle,
+            RunParts {
+                shared,
+                config,
+                observer,
+                sources: self.sources,
+                sinks,
+                parts: self.parts,
+                part_health,
+                pleg_health,
+                writer,
+                requests,
+                signals,
+                signal_receiver,
+                gate: gate_sender,
+                commands: command_receiver,
+                machine,
+                on_stop: self.on_stop,
+            },
+        ))
+    }
+
+    fn handlers(&self) -> Vec<Arc<dyn AdmitHandler>> {
+        let mut handlers: Vec<Arc<dyn AdmitHandler>> = Vec::new();
+        if let Kind::Containers(_) = self.backend.0 {
+            let mut abilities = Abilities::default();
+            if let Some(objects) = &self.objects {
+                abilities = abilities.with_source(&**objects);
+            }
+            handlers.push(Arc::new(AbsentParts::new(abilities)));
+        }
+        handlers.extend(self.admit.iter().cloned());
+        handlers.push(Arc::new(self.fit.clone()));
+        handlers
+    }
+}

@@ -1,0 +1,233 @@
+//! What a worker tells of its pod.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::Instant;
+
+use super::Worker;
+use crate::engine::checkpoint::Essence;
+use crate::engine::shared::Shared;
+use crate::observation::PodObservation;
+use crate::pod::PodRecord;
+use crate::runtime::{ContainerState, SandboxState};
+use crate::status::{
+    SetStatus, StartReasons, StatusInput, StatusOverride, active_deadline, final_status, generate_pod_status,
+    rejected_status, waiting_status,
+};
+use crate::syncer::{KillCause, PodWish, Termination};
+
+/// Whether the pod lacks a sandbox to start containers in. A backend without sandboxes needs none for what it shows.
+fn sandbox_needed(observed: &PodObservation) -> bool {
+    match observed.newest_sandbox() {
+        Some(sandbox) => sandbox.state != SandboxState::Ready,
+        None => observed.containers.is_empty(),
+    }
+}
+
+/// The status that follows from the first look at a pod in this life of the agent.
+pub(crate) fn status_at_start(
+    shared: &Shared,
+    pod: &PodRecord,
+    observed: &PodObservation,
+    restored: Option<&PodStatus>,
+) -> PodStatus {
+    let empty = PodStatus::default();
+    let previous = restored.or(pod.api_status().map(|status| &**status)).unwrap_or(&empty);
+    let runtime_name = shared.runtime_name();
+    let mut input = StatusInput::new(pod, observed, previous, &runtime_name, shared.clock.now());
+    input.sandbox_needed = sandbox_needed(observed);
+    generate_pod_status(&input)
+}
+
+/// A look at a pod that has ended for good, or is about to.
+#[derive(Clone, Copy)]
+enum Ending<'a> {
+    /// It goes on.
+    No,
+    /// It is being stopped.
+    Stopping(&'a PodWish),
+    /// Nothing of it runs any more.
+    Stopped(&'a PodWish),
+}
+
+impl Worker {
+    /// The status before: the last one told, else that of an earlier life.
+    fn previous(&self) -> Arc<PodStatus> {
+        self.shared
+            .statuses
+            .get(&self.uid)
+            .or_else(|| self.restored.clone())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn last_status(&self, _pod: &PodRecord) -> Arc<PodStatus> {
+        self.previous()
+    }
+
+    pub(super) fn status_of(&self, pod: &PodRecord, observed: &PodObservation) -> PodStatus {
+        self.generate(pod, observed, Ending::No)
+    }
+
+    /// The status of a pod that is being stopped.
+    pub(super) fn ending_status(&self, pod: &PodRecord, observed: &PodObservation, wish: &PodWish) -> PodStatus {
+        self.generate(pod, observed, Ending::Stopping(wish))
+    }
+
+    /// The status of a pod of which nothing runs any more.
+    pub(super) fn ended_status(&self, pod: &PodRecord, observed: &PodObservation, wish: &PodWish) -> PodStatus {
+        self.generate(pod, observed, Ending::Stopped(wish))
+    }
+
+    fn generate(&self, pod: &PodRecord, observed: &PodObservation, ending: Ending<'_>) -> PodStatus {
+        let (terminal, end) = match ending {
+            Ending::No => (false, None),
+            Ending::Stopping(wish) => (false, wish.terminate.as_ref()),
+            Ending::Stopped(wish) => (true, wish.terminate.as_ref()),
+        };
+        if let Some(rejection) = end.and_then(rejection) {
+            return rejected_status(pod, &rejection.reason, &rejection.message, self.shared.clock.now());
+        }
+        let previous = self.previous();
+        let reasons = self.notes.reasons();
+        let host_ips = self.shared.host_ips();
+        let runtime_name = self.shared.runtime_name();
+        let mut input = StatusInput::new(pod, observed, &previous, &runtime_name, self.shared.clock.now());
+        input.reasons = &reasons;
+        input.host_ips = &host_ips;
+        input.terminal = terminal;
+        input.sandbox_needed = sandbox_needed(observed);
+        input.status_override = end.and_then(|end| end.status.as_ref());
+        generate_pod_status(&input)
+    }
+
+    /// The status of a pod that waits for something before anything of it may run.
+    pub(super) fn waiting_status(&self, pod: &PodRecord, reason: &str, message: &str) -> PodStatus {
+        let mut status = waiting_status(pod, reason, message, self.shared.clock.now());
+        // Its active time runs while it waits.
+        if let Some(start) = self.previous().start_time.clone() {
+            status.start_time = Some(start);
+        }
+        status
+    }
+
+    /// When the pod is to be looked into again because its active time ends.
+    pub(super) fn deadline(&self, pod: &PodRecord, status: &PodStatus) -> Option<Instant> {
+        let left = active_deadline(pod, status)?.duration_since(self.shared.clock.now());
+        Some(Instant::now() + left.try_into().unwrap_or_default())
+    }
+
+    pub(super) fn is_overdue(&self, pod: &PodRecord, status: &PodStatus) -> bool {
+        active_deadline(pod, status).is_some_and(|end: Timestamp| end <= self.shared.clock.now())
+    }
+
+    /// Tells a status, after what must never be unsaid is on disk.
+    pub(super) async fn publish(&mut self, pod: &Arc<PodRecord>, status: PodStatus) -> Arc<PodStatus> {
+        self.tell(pod, status, SetStatus::default()).await
+    }
+
+    /// The same, of a pod of which nothing runs any more.
+    pub(super) async fn publish_down(&mut self, pod: &Arc<PodRecord>, status: PodStatus) {
+        let how = SetStatus {
+            containers_may_run: false,
+            ..SetStatus::default()
+        };
+        self.tell(pod, status, how).await;
+    }
+
+    /// The last word on a pod.
+    pub(super) async fn publish_finished(&mut self, pod: &Arc<PodRecord>, wish: &PodWish) {
+        let previous = self.previous();
+        let is_rejected = wish.terminate.as_ref().is_some_and(|end| rejection(end).is_some());
+        let status = if is_rejected {
+            (*previous).clone()
+        } else {
+            final_status(pod, &previous, self.shared.clock.now())
+        };
+        let how = SetStatus {
+            finished: true,
+            containers_may_run: false,
+            ..SetStatus::default()
+        };
+        self.tell(pod, status, how).await;
+    }
+
+    async fn tell(&mut self, pod: &Arc<PodRecord>, status: PodStatus, how: SetStatus) -> Arc<PodStatus> {
+        let is_rejected = self.wish.borrow().terminate.as_ref().is_some_and(|end| rejection(end).is_some());
+        let essence = Essence::of(pod, &status);
+        // A rejection binds only this life: after a restart there may be room.
+        if essence != self.saved && !essence.is_empty() && !is_rejected {
+            match self.shared.checkpoints.save(&self.uid, &status).await {
+                Ok(()) => self.saved = essence,
+                Err(error) => {
+                    tracing::warn!(
+                        pod = %pod.key(),
+                        error = &error as &dyn std::error::Error,
+                        "pod checkpoint not written"
+                    );
+                }
+            }
+        }
+        self.shared.statuses.set(pod, status, how)
+    }
+
+    /// Shows why containers could not be started, unless a step only got something going: then the next look tells.
+    pub(super) async fn show_new_reasons(
+        &mut self,
+        pod: &Arc<PodRecord>,
+        observed: &PodObservation,
+        before: &StartReasons,
+    ) {
+        let now = self.notes.reasons();
+        if now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
+            let status = self.status_of(pod, observed);
+            self.publish(pod, status).await;
+        }
+    }
+
+    /// Adds what ended containers left as their termination messages, each read once.
+    pub(super) async fn with_termination_messages(
+        &mut self,
+        pod: &PodRecord,
+        observed: Arc<PodObservation>,
+    ) -> Arc<PodObservation> {
+        let ended: Vec<usize> = observed
+            .containers
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.state == ContainerState::Exited && (c.termination_message_path.is_some() || c.fallback_to_logs))
+            .map(|(index, _)| index)
+            .collect();
+        if ended.is_empty() {
+            self.messages.clear();
+            return observed;
+        }
+        let in_pod = pod.facts().containers.len();
+        let mut seen = (*observed).clone();
+        let mut present = BTreeSet::new();
+        for index in ended {
+            let container = &mut seen.containers[index];
+            let message = match self.messages.get(&container.id) {
+                Some(message) => message.clone(),
+                None => {
+                    let message = self.shared.files.termination_message(container.clone(), in_pod).await;
+                    self.messages.insert(container.id.clone(), message.clone());
+                    message
+                }
+            };
+            if let Some(message) = message {
+                container.message = message;
+            }
+            present.insert(container.id.clone());
+        }
+        self.messages.retain(|id, _| present.contains(id));
+        Arc::new(seen)
+    }
+}
+
+/// The rejection that a termination tells of, if it does.
+fn rejection(end: &Termination) -> Option<&StatusOverride> {
+    end.status.as_ref().filter(|_| end.cause == KillCause::Rejected)
+}

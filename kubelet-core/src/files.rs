@@ -1,0 +1,147 @@
+//! The files of pods on the node: folders, logs, termination messages. Small, blocking, and kept off async threads.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::observation::ObservedContainer;
+use crate::status::read_termination_message;
+
+/// Where the files of pods are, if anywhere: a simulated node has none, and every operation on them succeeds at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeFiles {
+    /// On disk.
+    Disk,
+    /// Nowhere.
+    Nowhere,
+}
+
+impl NodeFiles {
+    async fn run<T: Send + 'static>(self, nowhere: T, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match self {
+            Self::Nowhere => nowhere,
+            // A panic in the work leaves no answer; the one of a node without files is the harmless one.
+            Self::Disk => tokio::task::spawn_blocking(work).await.unwrap_or(nowhere),
+        }
+    }
+
+    /// Makes folders and their parents; the error names the folder.
+    pub(crate) async fn make_dirs(self, dirs: Vec<PathBuf>) -> io::Result<()> {
+        self.run(Ok(()), move || {
+            for dir in dirs {
+                std::fs::create_dir_all(&dir).map_err(|error| named(&dir, &error))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Makes an empty file that everybody may write, and its folder.
+    pub(crate) async fn make_open_file(self, path: PathBuf) -> io::Result<()> {
+        self.run(Ok(()), move || {
+            if let Some(dir) = path.parent() {
+                std::fs::create_dir_all(dir).map_err(|error| named(dir, &error))?;
+            }
+            std::fs::write(&path, b"")
+                .and_then(|()| open_to_all(&path))
+                .map_err(|error| named(&path, &error))
+        })
+        .await
+    }
+
+    /// The restart count that follows from a container's folder of logs. A folder that cannot be read tells nothing.
+    pub(crate) async fn count_from_logs(self, dir: PathBuf) -> u32 {
+        self.run(0, move || crate::logs::restart_count_from_log_dir(&dir).unwrap_or(0))
+            .await
+    }
+
+    /// Removes a log and its rotated parts.
+    pub(crate) async fn remove_logs(self, log: PathBuf) -> io::Result<()> {
+        self.run(Ok(()), move || crate::logs::remove_logs(&log)).await
+    }
+
+    /// What a container left as its termination message, after the runtime's own message.
+    pub(crate) async fn termination_message(self, container: ObservedContainer, in_pod: usize) -> Option<String> {
+        self.run(None, move || read_termination_message(&container, in_pod)).await
+    }
+
+    /// Removes what the engine made for a pod.
+    pub(crate) async fn remove_pod(self, pod_dir: PathBuf, logs: Option<PathBuf>) -> io::Result<()> {
+        self.run(Ok(()), move || {
+            remove_pod_dir(&pod_dir)?;
+            logs.map_or(Ok(()), |logs| remove_tree(&logs))
+        })
+        .await
+    }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Whoever a container runs as may write its termination message.
+#[cfg(unix)]
+fn open_to_all(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
+}
+
+/// Removes what the engine itself puts into a pod's folder, and nothing else: a folder that holds more (a volume, say)
+/// stays, with an error.
+fn remove_pod_dir(dir: &Path) -> io::Result<()> {
+    let containers = dir.join("containers");
+    for container in entries(&containers)? {
+        for file in entries(&container)? {
+            ignore_missing(std::fs::remove_file(file))?;
+        }
+        ignore_missing(std::fs::remove_dir(container))?;
+    }
+    ignore_missing(std::fs::remove_dir(containers))?;
+    ignore_missing(std::fs::remove_file(dir.join("etc-hosts")))?;
+    ignore_missing(std::fs::remove_dir(dir.join("volumes")))?;
+    ignore_missing(std::fs::remove_dir(dir.join("plugins")))?;
+    ignore_missing(std::fs::remove_dir(dir)).map_err(|error| named(dir, &error))
+}
+
+fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    match std::fs::read_dir(dir) {
+        Ok(list) => list.map(|entry| entry.map(|entry| entry.path())).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(named(dir, &error)),
+    }
+}
+
+/// Removes a tree of logs; a link in its place is removed itself, not what it points to.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(dir) {
+        Ok(meta) if meta.is_dir() => ignore_missing(std::fs::remove_dir_all(dir)),
+        Ok(_) => ignore_missing(std::fs::remove_file(dir)),
+        Err(error) => ignore_missing(Err(error)),
+    }
+}
+
+fn ignore_missing(outcome: io::Result<()>) -> io::Result<()> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NodeFiles;
+
+    #[tokio::test]
+    async fn a_pods_folder_goes_only_if_nothing_else_is_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join("pods/u1");
+        let files = NodeFiles::Disk;
+        files.make_dirs(vec![pod.join("volumes"), pod.join("plugins")]).await.unwrap();
+        files.make_open_file(pod.join("containers/app/0011")).await.unwrap();
+        std::fs::create_dir(pod.join("volumes/precious")).unwrap();
+        assert!(files.remove_pod(pod.clone(), None).await.is_err());
+        assert!(pod.join("volumes/precious").exists());
+        std::fs::remove_dir(pod.join("volumes/precious")).unwrap();
+        files.remove_pod(pod.clone(), None).await.unwrap();
+        assert!(!pod.exists());
+    }
+}

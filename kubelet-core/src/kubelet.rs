@@ -1,0 +1,398 @@
+//! The kubelet itself: runs all parts, and ends them in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::SelectAll;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::admission::{MachineInfo, NodeSettings};
+use crate::builder::{Backend, KubeletBuilder};
+use crate::cache::{CacheWriter, RelistRequests};
+use crate::config::PodConfig;
+use crate::engine::{
+    Command, Feeds, Gate, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts, watch_backend,
+};
+use crate::handle::KubeletHandle;
+use crate::ids::PodUid;
+use crate::pleg::{PlegContext, PlegError, PlegHealth, PodLifecycleEventGenerator};
+use crate::provider::PodProvider;
+use crate::runnable::{NodeContext, Runnable, RunnableError};
+use crate::runtime::ContainerRuntime;
+use crate::signals::{PodSignalReceiver, PodSignals};
+use crate::source::{PodSource, SourceContext};
+use crate::status::StatusSink;
+use crate::syncer::{KillCause, Termination};
+use crate::whole_pods::{ObserverContext, observe};
+
+/// What becomes of the pods when a kubelet stops.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnStop {
+    /// They go on, and the next start takes them over. Where the backend's pods cannot outlive the agent, they are
+    /// stopped all the same.
+    #[default]
+    LeavePods,
+    /// They are stopped, within what [`Settings::stop_within`](crate::Settings::stop_within) leaves. The next start
+    /// starts them anew, as their restart policies say.
+    StopPods,
+}
+
+/// How a kubelet ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StopReport {
+    /// Calls that had not ended and are left as uncertain, by pod. The next start looks at what became of them.
+    pub in_flight: Vec<(PodUid, Vec<String>)>,
+    /// Pods that were to be stopped and may still run.
+    pub still_running: Vec<PodUid>,
+}
+
+/// Why a kubelet ended that nobody had stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A part of it cannot go on.
+    #[error("a part of the kubelet failed for good")]
+    Part(#[source] RunnableError),
+    /// Nobody can look at the runtime any more.
+    #[error("the pod lifecycle event generator failed for good")]
+    Generator(#[source] PlegError),
+    /// A task of it panicked, which is a bug.
+    #[error("a task of the kubelet panicked")]
+    Panicked(#[source] JoinError),
+    /// The machine cannot be read.
+    #[error("cannot read the machine's capacity")]
+    Machine(#[source] crate::error::BoxError),
+}
+
+/// Who looks at the backend.
+#[derive(Debug)]
+pub(crate) enum Observer {
+    Generator {
+        generator: Arc<dyn PodLifecycleEventGenerator>,
+        runtime: Arc<dyn ContainerRuntime>,
+    },
+    Provider {
+        provider: Arc<dyn PodProvider>,
+        poll_period: Duration,
+    },
+}
+
+#[derive(Debug)]
+pub(crate) struct RunParts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) config: PodConfig,
+    pub(crate) observer: Observer,
+    pub(crate) sources: Vec<Arc<dyn PodSource>>,
+    pub(crate) sinks: Vec<Arc<dyn StatusSink>>,
+    pub(crate) parts: Vec<Arc<dyn Runnable>>,
+    pub(crate) part_health: PartHealth,
+    pub(crate) pleg_health: PlegHealth,
+    pub(crate) writer: CacheWriter,
+    pub(crate) requests: RelistRequests,
+    pub(crate) signals: PodSignals,
+    pub(crate) signal_receiver: PodSignalReceiver,
+    pub(crate) gate: watch::Sender<Gate>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) machine: Option<NodeSettings>,
+    pub(crate) on_stop: OnStop,
+}
+
+/// A node agent: what [`KubeletBuilder::build`] puts together.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(runtime: kubelet_core::RuntimeParts, generator: impl kubelet_core::PodLifecycleEventGenerator)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// use kubelet_core::{CancellationToken, Containers, FileSource, Kubelet};
+///
+/// let kubelet = Kubelet::builder("edge-7", Containers::new(runtime, generator))
+///     .source(FileSource::new("/etc/kubernetes/manifests"))
+///     .root_dir("/var/lib/kubelet")
+///     .build()?;
+/// kubelet.run(CancellationToken::new()).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a kubelet does nothing until it runs"]
+pub struct Kubelet {
+    handle: KubeletHandle,
+    parts: RunParts,
+}
+
+impl Kubelet {
+    /// Starts to put a kubelet together, for a node of that name, with what runs its pods.
+    pub fn builder(node_name: impl Into<String>, backend: impl Into<Backend>) -> KubeletBuilder {
+        KubeletBuilder::new(node_name.into(), backend.into())
+    }
+
+    pub(crate) fn new(handle: KubeletHandle, parts: RunParts) -> Self {
+        Self { handle, parts }
+    }
+
+    /// A handle to it, good before, while and after it runs.
+    #[must_use = "a handle is for asking"]
+    pub fn handle(&self) -> KubeletHandle {
+        self.handle.clone()
+    }
+
+    /// Runs until `stop` is cancelled, and returns when all that was started has ended: at the latest after
+    /// [`Settings::stop_within`](crate::Settings::stop_within).
+    ///
+    /// # Errors
+    /// [`RunError`] if it cannot go on. Whatever it was doing is ended first.
+    ///
+    /// # Cancellation
+    /// Dropping the future ends all work at once, like a crash: pods go on, and the next start takes them over.
+    pub async fn run(self, stop: CancellationToken) -> Result<StopReport, RunError> {
+        let node = self.handle.node_name().to_owned();
+        let span = tracing::info_span!("kubelet", node);
+        run(self, stop).instrument(span).await
+    }
+}
+
+/// How one of the engine's own tasks ended.
+enum Ended {
+    Observer(Result<(), PlegError>),
+    Parts(Result<(), RunnableError>),
+    Other,
+}
+
+async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, RunError> {
+    let Kubelet { handle, parts } = kubelet;
+    let shared = parts.shared.clone();
+    if let Some(settings) = parts.machine {
+        read_machine(&shared, settings).await?;
+    }
+    // Each level ends after the one before: parts, workers, then those who look and tell.
+    let stop_parts = CancellationToken::new();
+    let stop_workers = CancellationToken::new();
+    let stop_rest = CancellationToken::new();
+    let (sources_ready, ready) = watch::channel(false);
+    let mut tasks: JoinSet<Ended> = JoinSet::new();
+    let backend = watch_backend(
+        shared.syncer.clone(),
+        shared.settings.runtime_status_period,
+        parts.gate,
+        stop_rest.clone(),
+    );
+    tasks.spawn(
+        async move {
+            backend.await;
+            Ended::Other
+        }
+        .in_current_span(),
+    );
+    let looking = look(
+        parts.observer,
+        parts.writer,
+        parts.requests,
+        parts.signals,
+        parts.pleg_health,
+        shared.clone(),
+        stop_rest.clone(),
+    );
+    tasks.spawn(async move { Ended::Observer(looking.await) }.in_current_span());
+    let telling = {
+        let (statuses, sinks, stop) = (shared.statuses.clone(), parts.sinks, stop_rest.clone());
+        let parallel = shared.settings.parallel_publishes;
+        async move { statuses.run(sinks, parallel, stop).await }
+    };
+    tasks.spawn(
+        async move {
+            telling.await;
+            Ended::Other
+        }
+        .in_current_span(),
+    );
+    let working = run_parts(
+        parts.parts,
+        PartsContext {
+            node: NodeContext::new(shared.node_name.clone(), handle),
+            gate: shared.gate.clone(),
+            sources_ready: ready,
+            health: parts.part_health,
+            random: shared.random.clone(),
+        },
+        stop_parts.clone(),
+    );
+    tasks.spawn(async move { Ended::Parts(working.await) }.in_current_span());
+    let feeds = feeds(
+        &shared,
+        &parts.sources,
+        parts.signal_receiver,
+        parts.commands,
+        &stop_workers,
+    );
+    let sync_loop = SyncLoop::new(shared.clone(), parts.config, sources_ready, stop_workers.clone());
+    let mut looping: JoinSet<JoinSet<WorkerEnd>> = JoinSet::new();
+    looping.spawn(sync_loop.run(feeds).in_current_span());
+
+    let mut outcome = Ok(());
+    let mut workers = JoinSet::new();
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        ended = tasks.join_next() => outcome = early_end(ended),
+        // The loop ends only when its token is cancelled, or by a panic.
+        ended = looping.join_next() => if let Some(Err(error)) = ended {
+            outcome = Err(RunError::Panicked(error));
+        },
+    }
+    let deadline = Instant::now() + shared.settings.stop_within;
+    let survives = shared.gate.borrow().status().is_none_or(|status| status.survives_restart);
+    if outcome.is_ok() && (parts.on_stop == OnStop::StopPods || !survives) {
+        stop_pods(&shared, deadline).await;
+    }
+    stop_parts.cancel();
+    stop_workers.cancel();
+    let mut report = StopReport::default();
+    let ended = tokio::time::timeout_at(deadline, async {
+        if let Some(Ok(left)) = looping.join_next().await {
+            workers = left;
+        }
+        while workers.join_next().await.is_some() {}
+    })
+    .await;
+    if ended.is_err() {
+        report.in_flight = in_flight(&shared);
+        workers.abort_all();
+        looping.abort_all();
+        while workers.join_next().await.is_some() {}
+        while looping.join_next().await.is_some() {}
+    }
+    report.still_running = still_running(&shared, parts.on_stop);
+    stop_rest.cancel();
+    // A part that does not stop in time is dropped like everything else.
+    let _ = tokio::time::timeout_at(deadline, async { while tasks.join_next().await.is_some() {} }).await;
+    tasks.shutdown().await;
+    outcome.map(|()| report)
+}
+
+fn early_end(ended: Option<Result<Ended, JoinError>>) -> Result<(), RunError> {
+    match ended {
+        Some(Ok(Ended::Observer(Err(error)))) => Err(RunError::Generator(error)),
+        Some(Ok(Ended::Parts(Err(error)))) => Err(RunError::Part(error)),
+        Some(Err(error)) => Err(RunError::Panicked(error)),
+        Some(Ok(Ended::Observer(Ok(()))) | Ok(Ended::Parts(Ok(())) | Ended::Other)) | None => {
+            Err(RunError::Generator(PlegError::Fatal {
+                message: "a task of the kubelet ended without being asked to".to_owned(),
+            }))
+        }
+    }
+}
+
+async fn read_machine(shared: &Shared, settings: NodeSettings) -> Result<(), RunError> {
+    let read = tokio::task::spawn_blocking(|| {
+        let root = std::path::Path::new("/");
+        MachineInfo::read(root, root)
+    })
+    .await
+    .map_err(RunError::Panicked)?;
+    let machine = read.map_err(|error| RunError::Machine(error.into()))?;
+    shared
+        .ledger
+        .set_node(Arc::new(settings.node_view(&shared.node_name, &machine)));
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "each part is handed over once, here")]
+async fn look(
+    observer: Observer,
+    cache: CacheWriter,
+    requests: RelistRequests,
+    signals: PodSignals,
+    health: PlegHealth,
+    shared: Arc<Shared>,
+    stop: CancellationToken,
+) -> Result<(), PlegError> {
+    match observer {
+        Observer::Generator { generator, runtime } => {
+            let cx = PlegContext::new(runtime, cache, requests, signals, shared.random.clone(), health)
+                .with_clock(shared.clock.clone());
+            generator.run(cx, stop).await
+        }
+        Observer::Provider { provider, poll_period } => {
+            let cx = ObserverContext {
+                cache,
+                requests,
+                signals,
+                health,
+                poll_period,
+            };
+            observe(provider, cx, stop).await;
+            Ok(())
+        }
+    }
+}
+
+fn feeds(
+    shared: &Shared,
+    sources: &[Arc<dyn PodSource>],
+    signals: PodSignalReceiver,
+    commands: mpsc::Receiver<Command>,
+    stop: &CancellationToken,
+) -> Feeds {
+    let mut items = SelectAll::new();
+    for source in sources {
+        let name = source.name().clone();
+        let cx = SourceContext::new(shared.node_name.clone(), shared.clock.clone(), stop.child_token());
+        items.push(source.open(cx).map(move |item| (name.clone(), item)).boxed());
+    }
+    let mut admission = SelectAll::new();
+    admission.push(shared.ledger.changes());
+    Feeds {
+        sources: items,
+        signals,
+        admission,
+        commands,
+    }
+}
+
+/// Ends all pods, as far as the time allows.
+async fn stop_pods(shared: &Shared, deadline: Instant) {
+    let links: Vec<_> = shared.workers().values().cloned().collect();
+    // Something must be left for the runtime to kill what did not end, and for the end of this run.
+    let time = deadline.saturating_duration_since(Instant::now()).mul_f64(0.6);
+    for link in &links {
+        link.wish.send_modify(|wish| {
+            let own = wish.pod.as_ref().map_or(time, |pod| pod.facts().termination_grace);
+            wish.end(Termination::new(KillCause::Stopping, own.min(time)));
+        });
+    }
+    let all_down = async {
+        for mut link in links {
+            // A worker that is gone has come to its end.
+            let _ = link.stage.wait_for(|stage| *stage >= Stage::Terminated).await;
+        }
+    };
+    let _ = tokio::time::timeout_at(deadline - deadline.saturating_duration_since(Instant::now()).mul_f64(0.1), all_down).await;
+}
+
+fn in_flight(shared: &Shared) -> Vec<(PodUid, Vec<String>)> {
+    shared
+        .workers()
+        .iter()
+        .map(|(uid, link)| (uid.clone(), link.notes.in_flight()))
+        .filter(|(_, calls)| !calls.is_empty())
+        .collect()
+}
+
+fn still_running(shared: &Shared, on_stop: OnStop) -> Vec<PodUid> {
+    if on_stop == OnStop::LeavePods {
+        return Vec::new();
+    }
+    shared
+        .workers()
+        .iter()
+        .filter(|(_, link)| *link.stage.borrow() < Stage::Terminated)
+        .map(|(uid, _)| uid.clone())
+        .collect()
+}
