@@ -178,6 +178,20 @@ impl One<'_> {
     }
 
     fn last_state(&self, state: ContainerState, id: &str, same: bool) -> Option<ApiState> {
+        // Its own end, shown as the last one while its restart waits.
+        let own = |end: &ContainerStateTerminated| match &end.container_id {
+            Some(ended) => ended == id,
+            None => is_reason(end, reason::CONTAINER_STATUS_UNKNOWN),
+        };
+        let waited = self
+            .old
+            .filter(|old| same && !is_running(old) && terminated(old).is_none());
+        let own_end = waited
+            .and_then(|old| old.last_state.as_ref())
+            .filter(|last| last.terminated.as_ref().is_some_and(own));
+        if let (ContainerState::Unknown, Some(end)) = (state, own_end) {
+            return Some(end.clone());
+        }
         let second = self.input.observed.of_name(self.container.name()).nth(1);
         if let Some(second) = second.filter(|seen| seen.state == ContainerState::Exited) {
             return Some(exited(second, &self.full_id(second)));
@@ -186,11 +200,10 @@ impl One<'_> {
         if !same && terminated(old).is_some() {
             return old.state.clone();
         }
-        // While a restart waited, this container's own end was shown as the last one; now it is shown as the state.
-        old.last_state.clone().filter(|last| {
-            let own = |end: &ContainerStateTerminated| end.container_id.as_deref() == Some(id);
-            state != ContainerState::Exited || !last.terminated.as_ref().is_some_and(own)
-        })
+        // Now it is shown as the state.
+        old.last_state
+            .clone()
+            .filter(|_| state != ContainerState::Exited || own_end.is_none())
     }
 
     fn unseen(&self) -> ContainerStatus {

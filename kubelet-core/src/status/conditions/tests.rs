@@ -41,12 +41,15 @@ fn text(verdict: &Verdict) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" | ")
 }
 
+/// Init and regular statuses, phase, whether it was true before, and what is said.
+type InitializedRow<'a> = (Vec<ContainerStatus>, &'a [ContainerStatus], PodPhase, bool, &'a str);
+
 #[test]
 fn initialized_rows() {
     let pod = pod();
     let both = |i, s| vec![i, s];
     let idle = [waiting("a"), waiting("b")];
-    let rows: [(Vec<ContainerStatus>, &[ContainerStatus], PodPhase, bool, &str); 8] = [
+    let rows: [InitializedRow<'_>; 8] = [
         (
             vec![],
             &[],
