@@ -218,6 +218,9 @@ fn in_present_sandbox(view: &View<'_>, sandbox: &SandboxId) -> PodActions {
         sandbox: SandboxAction::Keep(sandbox.clone()),
         ..PodActions::default()
     };
+    for container in view.pod.containers() {
+        actions.kill.extend(view.strays(&container));
+    }
     ephemeral(view, &mut actions);
     let going_on = match init::decide(view, &mut actions) {
         Initialization::Done => regular::decide(view, &mut actions),
@@ -236,7 +239,6 @@ fn in_present_sandbox(view: &View<'_>, sandbox: &SandboxId) -> PodActions {
 fn ephemeral(view: &View<'_>, actions: &mut PodActions) {
     let spec = view.pod.spec();
     for container in ContainerView::all(spec).filter(|c| c.kind() == ContainerKind::Ephemeral) {
-        actions.kill.extend(view.strays(&container));
         let never_ran = view
             .observed
             .of_name(container.name())

@@ -28,9 +28,6 @@ pub(super) fn decide(view: &View<'_>, actions: &mut PodActions) -> Initializatio
     if containers.is_empty() {
         return Initialization::Done;
     }
-    for container in &containers {
-        actions.kill.extend(view.strays(container));
-    }
     let mut done = view.is_initialized();
     // Whether one further behind was found, or is known to have been: those before it have had their turn.
     let mut past = done;

@@ -13,7 +13,6 @@ use crate::runtime::ContainerState;
 pub(super) fn decide(view: &View<'_>, actions: &mut PodActions) -> bool {
     let mut goes_on = false;
     for container in ContainerView::regular(view.pod.spec()) {
-        actions.kill.extend(view.strays(&container));
         let (stop, then) = verdict(view, &container);
         actions.kill.extend(stop);
         goes_on |= then != Then::Nothing;

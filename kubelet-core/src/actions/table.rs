@@ -6,72 +6,42 @@ use super::shorthand::{pod, pod_with, seen, text};
 use super::{ActionInputs, compute_pod_actions};
 use crate::ids::SandboxId;
 
-/// Title, pod, sandboxes, containers, what is done.
-type Row = (&'static str, &'static str, &'static str, &'static str, &'static str);
-
-fn check(rows: &[Row]) {
-    for (title, spec, sandboxes, containers, want) in rows {
+/// Rows below the pod that they are about: what the case is, the sandboxes, the containers, what is done.
+fn check(table: &str) {
+    let mut spec = "";
+    for line in table
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+    {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [title, sandboxes, containers, want] = fields[..] else {
+            assert_eq!(fields.len(), 1, "{line}");
+            spec = line;
+            continue;
+        };
         let actions = compute_pod_actions(&pod(spec), &seen(sandboxes, containers), &ActionInputs::new());
-        assert_eq!(text(&actions), *want, "{title}");
+        assert_eq!(text(&actions), want, "{spec}: {title}");
     }
 }
 
 #[test]
 fn when_a_sandbox_is_made() {
-    check(&[
-        ("none", "Always: c:app", "", "", "create:0 start:app"),
-        ("one that is fine", "Always: c:app", "s0", "app#0 running s0", "keep:s0"),
-        (
-            "two that are ready",
-            "Always: c:app",
-            "s1 s0",
-            "",
-            "kill-pod create:2<s1 start:app",
-        ),
-        (
-            "the newest is down",
-            "Always: c:app",
-            "!s1 s0",
-            "",
-            "kill-pod create:2<s1 start:app",
-        ),
-        (
-            "an older one is down",
-            "Always: c:app",
-            "s1 !s0",
-            "app#0 running s1",
-            "rm-sandbox:s0 keep:s1",
-        ),
-        (
-            "another network mode",
-            "Always: c:app",
-            "^s0",
-            "app#0 running s0",
-            "kill-pod create:1 start:app",
-        ),
-        (
-            "no address",
-            "Always: c:app",
-            "~s0",
-            "",
-            "kill-pod create:1<s0 start:app",
-        ),
-        (
-            "the last number",
-            "Always: c:app",
-            "!s4294967295",
-            "",
-            "kill-pod create:4294967295<s4294967295 start:app",
-        ),
-        // The pause container vanished while the agent was down.
-        (
-            "gone under its container",
-            "Always: c:app",
-            "",
-            "app#0 running s0",
-            "kill-pod create:0 start:app",
-        ),
-    ]);
+    check(
+        "
+        Always: c:app
+            none | | | create:0 start:app
+            one that is fine | s0 | app#0 running s0 | keep:s0
+            two that are ready | s1 s0 | | kill-pod create:2<s1 start:app
+            the newest is down | !s1 s0 | | kill-pod create:2<s1 start:app
+            an older one is down | s1 !s0 | app#0 running s1 | rm-sandbox:s0 keep:s1
+            another network mode | ^s0 | app#0 running s0 | kill-pod create:1 start:app
+            no address | ~s0 | | kill-pod create:1<s0 start:app
+            the last number | !s4294967295 | | kill-pod create:4294967295<s4294967295 start:app
+            # The pause container vanished while the agent was down.
+            gone under its container | | app#0 running s0 | kill-pod create:0 start:app
+        ",
+    );
     let host = pod_with("Always: c:app", json!({"spec": {"hostNetwork": true}}));
     let actions = compute_pod_actions(&host, &seen("^s0", "app#0 running s0"), &ActionInputs::new());
     assert_eq!(text(&actions), "keep:s0", "the host's network needs no address");
@@ -79,218 +49,88 @@ fn when_a_sandbox_is_made() {
 
 #[test]
 fn what_is_started_in_a_new_sandbox() {
-    check(&[
-        ("init first", "Always: i:a i:b c:app", "", "", "create:0 init:a"),
-        (
-            "a reboot: init again, its records go",
-            "Always: i:a i:b c:app",
-            "!s0",
-            "a#0 exited:0 s0, b#0 exited:0 s0, app#0 exited:137 s0",
-            "kill-pod rm:a#0 rm:b#0 create:1<s0 init:a",
-        ),
-        (
-            "a running init container is stopped and goes too",
-            "Always: i:a c:app",
-            "!s0",
-            "a#0 running s0",
-            "kill-pod rm:a#0 create:1<s0 init:a",
-        ),
-        (
-            "what succeeded is done",
-            "OnFailure: c:a c:b",
-            "!s0",
-            "a#0 exited:0 s0, b#0 exited:1 s0",
-            "kill-pod create:1<s0 start:b",
-        ),
-        ("all succeeded", "OnFailure: c:a", "!s0", "a#0 exited:0 s0", ""),
-        (
-            "all succeeded, by its own policy",
-            "Always: c:a/OnFailure",
-            "!s0",
-            "a#0 exited:0 s0",
-            "",
-        ),
-        ("never again", "Never: c:a", "!s0", "a#0 exited:1 s0", ""),
-        (
-            "never again, and something still runs",
-            "Never: c:a c:b",
-            "!s0",
-            "a#0 exited:1 s0, b#0 running s0",
-            "kill-pod",
-        ),
-        (
-            "never again, by its own policy",
-            "Always: c:a/Never",
-            "!s0",
-            "a#0 exited:1 s0",
-            "",
-        ),
-        (
-            "never, before anything ran",
-            "Never: c:a",
-            "!s0",
-            "",
-            "kill-pod create:1<s0 start:a",
-        ),
-        (
-            "never, made but never started",
-            "Never: c:a",
-            "!s0",
-            "a#0 created s0",
-            "kill-pod rm:a#0 create:1<s0 start:a",
-        ),
-        (
-            "an init container failed for good",
-            "Always: i:a/Never c:app",
-            "!s0",
-            "a#0 exited:1 s0",
-            "",
-        ),
-        ("nothing to run at all", "Always:", "", "", ""),
-    ]);
+    check(
+        "
+        Always: i:a i:b c:app
+            init first | | | create:0 init:a
+            a reboot: init again, its records go | !s0 | a#0 exited:0 s0, app#0 exited:137 s0 | kill-pod rm:a#0 create:1<s0 init:a
+        Always: i:a c:app
+            a running init container is stopped and goes too | !s0 | a#0 running s0 | kill-pod rm:a#0 create:1<s0 init:a
+        OnFailure: c:a c:b
+            what succeeded is done | !s0 | a#0 exited:0 s0, b#0 exited:1 s0 | kill-pod create:1<s0 start:b
+        OnFailure: c:a
+            all succeeded | !s0 | a#0 exited:0 s0 |
+        Always: c:a/OnFailure
+            all succeeded, by its own policy | !s0 | a#0 exited:0 s0 |
+        Never: c:a
+            never again | !s0 | a#0 exited:1 s0 |
+        Never: c:a c:b
+            never again, and something still runs | !s0 | a#0 exited:1 s0, b#0 running s0 | kill-pod
+        Always: c:a/Never
+            never again, by its own policy | !s0 | a#0 exited:1 s0 |
+        Never: c:a
+            never, before anything ran | !s0 | | kill-pod create:1<s0 start:a
+            never, made but never started | !s0 | a#0 created s0 | kill-pod rm:a#0 create:1<s0 start:a
+        Always: i:a/Never c:app
+            an init container failed for good | !s0 | a#0 exited:1 s0 |
+        Always:
+            nothing to run at all | | |
+        ",
+    );
 }
 
 #[test]
 fn init_containers_run_one_after_the_other() {
-    let two = "Always: i:a i:b c:app";
-    check(&[
-        ("the first", two, "s0", "", "keep:s0 init:a"),
-        ("it runs", two, "s0", "a#0 running s0", "keep:s0"),
-        ("the next", two, "s0", "a#0 exited:0 s0", "keep:s0 init:b"),
-        ("the first was collected", two, "s0", "b#0 running s0", "keep:s0"),
-        ("done", two, "s0", "b#0 exited:0 s0", "keep:s0 start:app"),
-        ("failed", two, "s0", "a#0 exited:1 s0", "keep:s0 init:a"),
-        (
-            "failed, out of memory",
-            two,
-            "s0",
-            "a#0 exited:0 s0 oom",
-            "keep:s0 init:a",
-        ),
-        (
-            "the same on failure",
-            "OnFailure: i:a c:app",
-            "s0",
-            "a#0 exited:0 s0 oom",
-            "keep:s0 init:a",
-        ),
-        (
-            "failed for good",
-            "Never: i:a c:app",
-            "s0",
-            "a#0 exited:1 s0",
-            "kill-pod",
-        ),
-        (
-            "failed for good, out of memory",
-            "Never: i:a c:app",
-            "s0",
-            "a#0 exited:0 s0 oom",
-            "kill-pod",
-        ),
-        (
-            "failed, with a policy of its own",
-            "Never: i:a/OnFailure c:app",
-            "s0",
-            "a#0 exited:1 s0",
-            "keep:s0 init:a",
-        ),
-        ("made, not started", two, "s0", "a#0 created s0", "keep:s0 init:a=a#0"),
-        (
-            "made of another image",
-            two,
-            "s0",
-            "a#0 created s0 stale",
-            "rm:a#0 keep:s0 init:a",
-        ),
-        (
-            "unknown",
-            two,
-            "s0",
-            "a#0 unknown s0",
-            "kill:a#0(unknown) keep:s0 init:a",
-        ),
-        (
-            "unknown, never again",
-            "Never: i:a c:app",
-            "s0",
-            "a#0 unknown s0",
-            "kill-pod",
-        ),
-        // An init container does not look at its image once it runs.
-        ("another image", two, "s0", "a#0 running s0 stale", "keep:s0"),
-    ]);
+    check(
+        "
+        Always: i:a i:b c:app
+            the first | s0 | | keep:s0 init:a
+            it runs | s0 | a#0 running s0 | keep:s0
+            the next | s0 | a#0 exited:0 s0 | keep:s0 init:b
+            the first was collected | s0 | b#0 running s0 | keep:s0
+            done | s0 | b#0 exited:0 s0 | keep:s0 start:app
+            failed | s0 | a#0 exited:1 s0 | keep:s0 init:a
+            failed, out of memory | s0 | a#0 exited:0 s0 oom | keep:s0 init:a
+        OnFailure: i:a c:app
+            the same on failure | s0 | a#0 exited:0 s0 oom | keep:s0 init:a
+        Never: i:a c:app
+            failed for good | s0 | a#0 exited:1 s0 | kill-pod
+            failed for good, out of memory | s0 | a#0 exited:0 s0 oom | kill-pod
+        Never: i:a/OnFailure c:app
+            failed, with a policy of its own | s0 | a#0 exited:1 s0 | keep:s0 init:a
+        Always: i:a i:b c:app
+            made, not started | s0 | a#0 created s0 | keep:s0 init:a=a#0
+            made of another image | s0 | a#0 created s0 stale | rm:a#0 keep:s0 init:a
+            unknown | s0 | a#0 unknown s0 | kill:a#0(unknown) keep:s0 init:a
+        Never: i:a c:app
+            unknown, never again | s0 | a#0 unknown s0 | kill-pod
+        # An init container does not look at its image once it runs.
+        Always: i:a i:b c:app
+            another image | s0 | a#0 running s0 stale | keep:s0
+        ",
+    );
 }
 
 #[test]
 fn a_pod_is_initialised_once_per_sandbox() {
     let one = "Always: i:a c:app";
-    check(&[
-        (
-            "its record was collected while the app ran",
-            one,
-            "s0",
-            "app#0 running s0",
-            "keep:s0",
-        ),
-        (
-            "and the app has ended since",
-            one,
-            "s0",
-            "app#0 exited:1 s0",
-            "keep:s0 start:app",
-        ),
-        (
-            "and the app was made",
-            one,
-            "s0",
-            "app#0 created s0",
-            "keep:s0 start:app=app#0",
-        ),
-        (
-            "a failed one before that does not matter",
-            "Never: i:a c:app",
-            "s0",
-            "a#0 exited:1 s0, app#0 running s0",
-            "keep:s0",
-        ),
-        (
-            "the app ended in an older sandbox",
-            one,
-            "s1 !s0",
-            "app#0 exited:1 s0",
-            "keep:s1 init:a",
-        ),
-        (
-            "so did the init container",
-            one,
-            "s1 !s0",
-            "a#0 exited:0 s0, app#0 exited:1 s0",
-            "rm:a#0 keep:s1 init:a",
-        ),
-        (
-            "made in an older sandbox",
-            one,
-            "s1 !s0",
-            "app#0 created s0",
-            "rm:app#0 rm-sandbox:s0 keep:s1 init:a",
-        ),
-        ("sandbox not told, alive", one, "s0", "app#0 running -", "keep:s0"),
-        (
-            "sandbox not told, ended",
-            one,
-            "s0",
-            "app#0 exited:1 -",
-            "keep:s0 init:a",
-        ),
-        (
-            "sandbox not told, init ended",
-            one,
-            "s0",
-            "a#0 exited:0 -",
-            "keep:s0 start:app",
-        ),
-    ]);
+    check(
+        "
+        Always: i:a c:app
+            its record was collected while the app ran | s0 | app#0 running s0 | keep:s0
+            and the app has ended since | s0 | app#0 exited:1 s0 | keep:s0 start:app
+            and the app was made | s0 | app#0 created s0 | keep:s0 start:app=app#0
+        Never: i:a c:app
+            a failed one before that does not matter | s0 | a#0 exited:1 s0, app#0 running s0 | keep:s0
+        Always: i:a c:app
+            the app ended in an older sandbox | s1 !s0 | app#0 exited:1 s0 | keep:s1 init:a
+            so did the init container | s1 !s0 | a#0 exited:0 s0, app#0 exited:1 s0 | rm:a#0 keep:s1 init:a
+            made in an older sandbox | s1 !s0 | app#0 created s0 | rm:app#0 rm-sandbox:s0 keep:s1 init:a
+            sandbox not told, alive | s0 | app#0 running - | keep:s0
+            sandbox not told, ended | s0 | app#0 exited:1 - | keep:s0 init:a
+            sandbox not told, init ended | s0 | a#0 exited:0 - | keep:s0 start:app
+        ",
+    );
     let (here, gone) = (SandboxId::from("s0"), SandboxId::from("s9"));
     for (known, want) in [(&here, "keep:s0 start:app"), (&gone, "keep:s0 init:a")] {
         let inputs = ActionInputs::new().with_initialized_in(known);
@@ -301,324 +141,130 @@ fn a_pod_is_initialised_once_per_sandbox() {
 
 #[test]
 fn sidecars_are_started_in_their_turn_and_kept_running() {
-    let both = "Always: i:a s:s i:b c:app";
-    check(&[
-        ("its turn", both, "s0", "a#0 exited:0 s0", "keep:s0 init:s"),
-        ("it runs: the next", both, "s0", "s#0 running s0", "keep:s0 init:b"),
-        (
-            "it ended before the next started",
-            both,
-            "s0",
-            "s#0 exited:0 s0",
-            "keep:s0 init:s",
-        ),
-        (
-            "it ended while the next runs",
-            both,
-            "s0",
-            "s#0 exited:1 s0, b#0 running s0",
-            "keep:s0 init:s",
-        ),
-        ("made, not started", both, "s0", "s#0 created s0", "keep:s0 init:s=s#0"),
-        (
-            "the last one",
-            "Always: i:a s:s c:app",
-            "s0",
-            "s#0 running s0",
-            "keep:s0 start:app",
-        ),
-        (
-            "the last one ended",
-            "Always: s:s c:app",
-            "s0",
-            "s#0 exited:0 s0",
-            "keep:s0 init:s",
-        ),
-        (
-            "it is gone while the app runs",
-            both,
-            "s0",
-            "app#0 running s0",
-            "keep:s0 init:s",
-        ),
-        (
-            "two are gone: in order",
-            "Always: s:s s:t c:app",
-            "s0",
-            "app#0 running s0",
-            "keep:s0 init:s init:t",
-        ),
-        (
-            "another image, and the next one too",
-            "Never: s:s i:b c:app",
-            "s0",
-            "s#0 running s0 stale",
-            "kill:s#0(changed) keep:s0 init:s init:b",
-        ),
-        (
-            "it may run, and the app does",
-            both,
-            "s0",
-            "s#0 unknown s0, app#0 running s0",
-            "kill:s#0(unknown) keep:s0 init:s",
-        ),
-        (
-            "nothing left but sidecars",
-            "Never: s:s c:app",
-            "s0",
-            "s#0 running s0, app#0 exited:0 s0",
-            "kill-pod",
-        ),
-        (
-            "not started again for that",
-            "Never: s:s c:app",
-            "s0",
-            "s#0 exited:1 s0, app#0 exited:0 s0",
-            "kill-pod",
-        ),
-    ]);
+    check(
+        "
+        Always: i:a s:s i:b c:app
+            its turn | s0 | a#0 exited:0 s0 | keep:s0 init:s
+            it runs: the next | s0 | s#0 running s0 | keep:s0 init:b
+            it ended before the next started | s0 | s#0 exited:0 s0 | keep:s0 init:s
+            it ended while the next runs | s0 | s#0 exited:1 s0, b#0 running s0 | keep:s0 init:s
+            made, not started | s0 | s#0 created s0 | keep:s0 init:s=s#0
+        Always: i:a s:s c:app
+            the last one | s0 | s#0 running s0 | keep:s0 start:app
+        Always: s:s c:app
+            the last one ended | s0 | s#0 exited:0 s0 | keep:s0 init:s
+        Always: i:a s:s i:b c:app
+            it is gone while the app runs | s0 | app#0 running s0 | keep:s0 init:s
+        Always: s:s s:t c:app
+            two are gone: in order | s0 | app#0 running s0 | keep:s0 init:s init:t
+        Never: s:s i:b c:app
+            another image, and the next one too | s0 | s#0 running s0 stale | kill:s#0(changed) keep:s0 init:s init:b
+        Always: i:a s:s i:b c:app
+            it may run, and the app does | s0 | s#0 unknown s0, app#0 running s0 | kill:s#0(unknown) keep:s0 init:s
+        Never: s:s c:app
+            nothing left but sidecars | s0 | s#0 running s0, app#0 exited:0 s0 | kill-pod
+            not started again for that | s0 | s#0 exited:1 s0, app#0 exited:0 s0 | kill-pod
+        ",
+    );
 }
 
 #[test]
 fn regular_containers_are_started_by_policy() {
-    check(&[
-        ("never ran", "Never: c:a c:b", "s0", "a#0 running s0", "keep:s0 start:b"),
-        ("always", "Always: c:a", "s0", "a#0 exited:0 s0", "keep:s0 start:a"),
-        (
-            "on failure, failed",
-            "OnFailure: c:a",
-            "s0",
-            "a#0 exited:1 s0",
-            "keep:s0 start:a",
-        ),
-        (
-            "on failure, succeeded",
-            "OnFailure: c:a c:b",
-            "s0",
-            "a#0 exited:0 s0, b#0 running s0",
-            "keep:s0",
-        ),
-        (
-            "never",
-            "Never: c:a c:b",
-            "s0",
-            "a#0 exited:1 s0, b#0 running s0",
-            "keep:s0",
-        ),
-        ("all done", "OnFailure: c:a", "s0", "a#0 exited:0 s0", "kill-pod"),
-        ("all done and down", "OnFailure: c:a", "!s0", "a#0 exited:0 s0", ""),
-        (
-            "unknown",
-            "Never: c:a",
-            "s0",
-            "a#0 unknown s0",
-            "kill:a#0(unknown) keep:s0 start:a",
-        ),
-        (
-            "another image",
-            "Never: c:a",
-            "s0",
-            "a#0 running s0 stale",
-            "kill:a#0(changed) keep:s0 start:a",
-        ),
-        (
-            "image not told",
-            "Always: c:a",
-            "s0",
-            "a#0 running s0 hashless",
-            "keep:s0",
-        ),
-    ]);
+    check(
+        "
+        Never: c:a c:b
+            never ran | s0 | a#0 running s0 | keep:s0 start:b
+        Always: c:a
+            always | s0 | a#0 exited:0 s0 | keep:s0 start:a
+        OnFailure: c:a
+            on failure, failed | s0 | a#0 exited:1 s0 | keep:s0 start:a
+        OnFailure: c:a c:b
+            on failure, succeeded | s0 | a#0 exited:0 s0, b#0 running s0 | keep:s0
+        Never: c:a c:b
+            never | s0 | a#0 exited:1 s0, b#0 running s0 | keep:s0
+        OnFailure: c:a
+            all done | s0 | a#0 exited:0 s0 | kill-pod
+            all done and down | !s0 | a#0 exited:0 s0 |
+        Never: c:a
+            unknown | s0 | a#0 unknown s0 | kill:a#0(unknown) keep:s0 start:a
+            another image | s0 | a#0 running s0 stale | kill:a#0(changed) keep:s0 start:a
+        Always: c:a
+            image not told | s0 | a#0 running s0 hashless | keep:s0
+        ",
+    );
 }
 
 #[test]
 fn what_was_made_and_not_started_is_adopted_or_removed() {
-    check(&[
-        ("fits", "Always: c:a", "s0", "a#0 created s0", "keep:s0 start:a=a#0"),
-        (
-            "fits, after an end",
-            "Always: c:a",
-            "s0",
-            "a#1 created s0, a#0 exited:1 s0",
-            "keep:s0 start:a=a#1",
-        ),
-        (
-            "fits, under never",
-            "Never: c:a",
-            "s0",
-            "a#0 created s0",
-            "keep:s0 start:a=a#0",
-        ),
-        (
-            "another image",
-            "Always: c:a",
-            "s0",
-            "a#0 created s0 stale",
-            "rm:a#0 keep:s0 start:a",
-        ),
-        (
-            "image not told",
-            "Always: c:a",
-            "s0",
-            "a#0 created s0 hashless",
-            "rm:a#0 keep:s0 start:a",
-        ),
-        (
-            "an older sandbox",
-            "Always: c:a",
-            "s1 !s0",
-            "a#0 created s0",
-            "rm:a#0 rm-sandbox:s0 keep:s1 start:a",
-        ),
-        (
-            "not the newest",
-            "Always: c:a",
-            "s0",
-            "a#1 exited:1 s0, a#0 created s0",
-            "rm:a#0 keep:s0 start:a",
-        ),
-        (
-            "beside one that runs",
-            "Always: c:a",
-            "s0",
-            "a#1 created s0, a#0 running s0",
-            "rm:a#1 keep:s0",
-        ),
-        (
-            "in the place of a changed one",
-            "Always: c:a",
-            "s0",
-            "a#1 created s0, a#0 running s0 stale",
-            "kill:a#0(changed) keep:s0 start:a=a#1",
-        ),
-        (
-            "an ephemeral one",
-            "Always: c:a e:d",
-            "s0",
-            "a#0 running s0, d#0 created s0",
-            "keep:s0 eph:d=d#0",
-        ),
-    ]);
+    check(
+        "
+        Always: c:a
+            fits | s0 | a#0 created s0 | keep:s0 start:a=a#0
+            fits, after an end | s0 | a#1 created s0, a#0 exited:1 s0 | keep:s0 start:a=a#1
+        Never: c:a
+            fits, under never | s0 | a#0 created s0 | keep:s0 start:a=a#0
+        Always: c:a
+            another image | s0 | a#0 created s0 stale | rm:a#0 keep:s0 start:a
+            image not told | s0 | a#0 created s0 hashless | rm:a#0 keep:s0 start:a
+            an older sandbox | s1 !s0 | a#0 created s0 | rm:a#0 rm-sandbox:s0 keep:s1 start:a
+            not the newest | s0 | a#1 exited:1 s0, a#0 created s0 | rm:a#0 keep:s0 start:a
+            beside one that runs | s0 | a#1 created s0, a#0 running s0 | rm:a#1 keep:s0
+            in the place of a changed one | s0 | a#1 created s0, a#0 running s0 stale | kill:a#0(changed) keep:s0 start:a=a#1
+        Always: c:a e:d
+            an ephemeral one | s0 | a#0 running s0, d#0 created s0 | keep:s0 eph:d=d#0
+        ",
+    );
 }
 
 #[test]
 fn two_of_a_name_never_run() {
-    check(&[
-        (
-            "the newest stays",
-            "Always: c:a",
-            "s0",
-            "a#1 running s0, a#0 running s0",
-            "kill:a#0(superfluous) keep:s0",
-        ),
-        (
-            "one may run",
-            "Always: c:a",
-            "s0",
-            "a#1 unknown s0, a#0 running s0",
-            "kill:a#1(unknown) keep:s0",
-        ),
-        (
-            "one runs in an older sandbox",
-            "Always: c:a",
-            "s1 !s0",
-            "a#1 running s0, a#0 running s1",
-            "kill:a#1(superfluous) keep:s1",
-        ),
-        (
-            "only in an older sandbox",
-            "Always: c:a",
-            "s1 !s0",
-            "a#0 running s0",
-            "kill:a#0(superfluous) keep:s1 start:a",
-        ),
-        (
-            "and never again",
-            "Never: c:a c:b",
-            "s1 !s0",
-            "a#0 running s0, b#0 running s1",
-            "kill:a#0(superfluous) keep:s1",
-        ),
-        ("and that is all", "Never: c:a", "s1 !s0", "a#0 running s0", "kill-pod"),
-        (
-            "an init container",
-            "Always: i:i c:a",
-            "s1 !s0",
-            "i#0 running s0",
-            "kill:i#0(superfluous) keep:s1 init:i",
-        ),
-        (
-            "not one of ours to judge",
-            "Always: c:a",
-            "s0",
-            "a#0 running s0, x#0 running s0",
-            "keep:s0",
-        ),
-    ]);
+    check(
+        "
+        Always: c:a
+            the newest stays | s0 | a#1 running s0, a#0 running s0 | kill:a#0(superfluous) keep:s0
+            one may run | s0 | a#1 unknown s0, a#0 running s0 | kill:a#1(unknown) keep:s0
+            one runs in an older sandbox | s1 !s0 | a#1 running s0, a#0 running s1 | kill:a#1(superfluous) keep:s1
+            only in an older sandbox | s1 !s0 | a#0 running s0 | kill:a#0(superfluous) keep:s1 start:a
+        Never: c:a c:b
+            and never again | s1 !s0 | a#0 running s0, b#0 running s1 | kill:a#0(superfluous) keep:s1
+        Never: c:a
+            and that is all | s1 !s0 | a#0 running s0 | kill-pod
+        Always: i:i c:a
+            also while others wait | s1 !s0 | a#1 running s0, a#0 running s0 | kill:a#1(superfluous) kill:a#0(superfluous) keep:s1 init:i
+            an init container | s1 !s0 | i#0 running s0 | kill:i#0(superfluous) keep:s1 init:i
+        Always: c:a
+            not one of ours to judge | s0 | a#0 running s0, x#0 running s0 | keep:s0
+        ",
+    );
 }
 
 #[test]
 fn ephemeral_containers_are_started_once() {
-    check(&[
-        (
-            "even before init",
-            "Always: i:i c:a e:d",
-            "s0",
-            "",
-            "keep:s0 eph:d init:i",
-        ),
-        (
-            "not again",
-            "Always: c:a e:d",
-            "s0",
-            "a#0 running s0, d#0 exited:1 s0",
-            "keep:s0",
-        ),
-        (
-            "not while unknown",
-            "Always: c:a e:d",
-            "s0",
-            "a#0 running s0, d#0 unknown s0",
-            "keep:s0",
-        ),
-        (
-            "not beside a new sandbox",
-            "Always: c:a e:d",
-            "",
-            "",
-            "create:0 start:a",
-        ),
-    ]);
+    check(
+        "
+        Always: i:i c:a e:d
+            even before init | s0 | | keep:s0 eph:d init:i
+        Always: c:a e:d
+            not again | s0 | a#0 running s0, d#0 exited:1 s0 | keep:s0
+            not while unknown | s0 | a#0 running s0, d#0 unknown s0 | keep:s0
+            not beside a new sandbox | | | create:0 start:a
+        ",
+    );
 }
 
 #[test]
 fn all_containers_are_restarted_by_a_rule() {
     let spec = "Always: i:i i:j/Never/42 c:a c:b/Never/42";
-    check(&[
-        (
-            "those that asked come last",
-            spec,
-            "s0",
-            "a#0 running s0, b#1 exited:42 s0, b#0 exited:1 s0, i#0 exited:0 s0, j#0 exited:42 s0",
-            "reset:a(a#0) reset:i reset:b reset:j keep:s0",
-        ),
-        (
-            "another code",
-            spec,
-            "s0",
-            "j#0 exited:0 s0, a#0 running s0, b#0 exited:1 s0",
-            "keep:s0",
-        ),
-        ("in a sandbox that is down", spec, "!s0", "b#0 exited:42 s0", "reset:b"),
-        (
-            "a second one that runs",
-            spec,
-            "s0",
-            "a#1 running s0, a#0 unknown s0, b#0 exited:42 s0",
-            "kill:a#0(superfluous) reset:a(a#1) reset:b keep:s0",
-        ),
-        ("then from the start", spec, "s0", "", "keep:s0 init:i"),
-    ]);
+    check(
+        "
+        Always: i:i i:j/Never/42 c:a c:b/Never/42
+            those that asked come last | s0 | a#0 running s0, b#1 exited:42 s0, b#0 exited:1 s0, i#0 exited:0 s0, j#0 exited:42 s0 | reset:a(a#0) reset:i reset:b reset:j keep:s0
+            another code | s0 | j#0 exited:0 s0, a#0 running s0, b#0 exited:1 s0 | keep:s0
+            in a sandbox that is down | !s0 | b#0 exited:42 s0 | reset:b
+            a second one that runs | s0 | a#1 running s0, a#0 unknown s0, b#0 exited:42 s0 | kill:a#0(superfluous) reset:a(a#1) reset:b keep:s0
+            then from the start | s0 | | keep:s0 init:i
+        ",
+    );
     let under_way = ActionInputs::new().with_restarting_all();
     for (containers, want) in [("a#0 running s0", "reset:a(a#0) keep:s0"), ("", "keep:s0 init:i")] {
         let actions = compute_pod_actions(&pod(spec), &seen("s0", containers), &under_way);
@@ -628,57 +274,21 @@ fn all_containers_are_restarted_by_a_rule() {
 
 #[test]
 fn what_is_dead_is_removed_when_newer_takes_its_place() {
-    check(&[
-        (
-            "one end per name",
-            "Always: c:a",
-            "s0",
-            "a#3 running s0, a#2 exited:1 s0, a#1 exited:1 s0, a#0 exited:1 s0",
-            "rm:a#1 rm:a#0 keep:s0",
-        ),
-        (
-            "also of a stranger",
-            "Always: c:a",
-            "s0",
-            "a#0 running s0, x#1 exited:0 s0, x#0 exited:0 s0",
-            "rm:x#0 keep:s0",
-        ),
-        (
-            "init containers",
-            "Always: i:i c:a",
-            "s0",
-            "a#0 running s0, i#1 exited:0 s0, i#0 exited:1 s0",
-            "rm:i#0 keep:s0",
-        ),
-        (
-            "a sandbox that holds an end stays",
-            "Always: c:a",
-            "s1 !s0",
-            "a#1 running s1, a#0 exited:1 s0",
-            "keep:s1",
-        ),
-        (
-            "and goes with it",
-            "Always: c:a",
-            "s2 !s1 !s0",
-            "a#2 running s2, a#1 exited:1 s1, a#0 exited:1 s0",
-            "rm:a#0 rm-sandbox:s0 keep:s2",
-        ),
-        (
-            "who holds it is not told",
-            "Always: c:a",
-            "s1 !s0",
-            "a#1 running s1, a#0 exited:1 -",
-            "keep:s1",
-        ),
-        (
-            "the newest sandbox stays",
-            "Never: c:a",
-            "!s1 !s0",
-            "a#0 exited:0 -",
-            "",
-        ),
-    ]);
+    check(
+        "
+        Always: c:a
+            one end per name | s0 | a#3 running s0, a#2 exited:1 s0, a#1 exited:1 s0, a#0 exited:1 s0 | rm:a#1 rm:a#0 keep:s0
+            also of a stranger | s0 | a#0 running s0, x#1 exited:0 s0, x#0 exited:0 s0 | rm:x#0 keep:s0
+        Always: i:i c:a
+            init containers | s0 | a#0 running s0, i#1 exited:0 s0, i#0 exited:1 s0 | rm:i#0 keep:s0
+        Always: c:a
+            a sandbox that holds an end stays | s1 !s0 | a#1 running s1, a#0 exited:1 s0 | keep:s1
+            and goes with it | s2 !s1 !s0 | a#2 running s2, a#1 exited:1 s1, a#0 exited:1 s0 | rm:a#0 rm-sandbox:s0 keep:s2
+            who holds it is not told | s1 !s0 | a#1 running s1, a#0 exited:1 - | keep:s1
+        Never: c:a
+            the newest sandbox stays | !s1 !s0 | a#0 exited:0 - |
+        ",
+    );
 }
 
 #[test]
@@ -709,11 +319,11 @@ fn messages_are_those_of_the_kubelet() {
     assert_eq!(
         messages,
         [
+            "Stopping container c",
             "Init container s definition changed",
             "Init container is in \"unknown\" state, try killing it before restart",
             "Container a definition changed, will be restarted",
             "Container is in \"unknown\" state, try killing it before restart",
-            "Stopping container c",
         ]
     );
 }
