@@ -241,10 +241,7 @@ impl Relister<'_> {
     }
 
     fn next_inspection(&mut self) -> Option<BoxFuture<'static, Inspected>> {
-        if self.pods.inspecting() >= self.settings.max_parallel.get() {
-            return None;
-        }
-        let (uid, found) = self.pods.next_to_inspect()?;
+        let (uid, found) = self.pods.next_to_inspect(self.settings.max_parallel.get())?;
         let (runtime, timeout) = (self.runtime.clone(), self.settings.inspect_timeout);
         Some(Box::pin(async move {
             let outcome = inspect(&*runtime, &uid, &found.sandboxes, &found.containers, timeout).await;

@@ -2,17 +2,25 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::error::Error;
+use std::time::Duration;
 
 use kubelet_core::{
     CacheWriter, ContainerId, ContainerRecord, PodObservation, PodSignals, PodUid, RuntimeError, SandboxId,
     SandboxRecord, Seq, Wake,
 };
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::fingerprint::Fingerprint;
 use crate::look::Lists;
 use crate::metrics::Metrics;
 use crate::record::{Record, Tally};
+
+/// An inspection that takes this long holds up nobody else: it does not count any more …
+const SLOW: Duration = Duration::from_secs(1);
+/// … as long as there are not this many times the allowed number, since a runtime that is slow as a whole is not helped
+/// by more calls.
+const WITH_SLOW: usize = 4;
 
 /// What one look listed of one pod, to be inspected.
 #[derive(Debug)]
@@ -37,8 +45,9 @@ pub(crate) enum Urgency {
 }
 
 /// A pod whose statuses are being fetched.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inspecting {
+    begun: Instant,
     /// The pod vanished meanwhile: what the statuses say is past.
     void: bool,
     /// What a later look found.
@@ -224,7 +233,8 @@ impl<'a> Pods<'a> {
         let waited = self.waiting.remove(uid).is_some();
         if let Some(inspecting) = self.inspecting.get_mut(uid) {
             // Not waited for, however long it takes: the answer is known.
-            *inspecting = Inspecting { void: true, next: None };
+            inspecting.void = true;
+            inspecting.next = None;
         }
         if !nothing_new || waited {
             self.cache.put(uid, at, Ok(PodObservation::absent(uid.clone())));
@@ -247,16 +257,28 @@ impl<'a> Pods<'a> {
         self.waiting.insert(uid.clone(), found);
     }
 
-    /// How many pods are being inspected.
-    pub(crate) fn inspecting(&self) -> usize {
-        self.inspecting.len()
-    }
-
-    /// The next pod to inspect, which is none that is being inspected. Those asked for come first.
-    pub(crate) fn next_to_inspect(&mut self) -> Option<(PodUid, Found)> {
+    /// The next pod to inspect, which is none that is being inspected, if so many at a time leave room for one. Those asked
+    /// for come first.
+    pub(crate) fn next_to_inspect(&mut self, max_parallel: usize) -> Option<(PodUid, Found)> {
+        let all = self.inspecting.len();
+        if all >= max_parallel {
+            let slow = self
+                .inspecting
+                .values()
+                .filter(|one| one.begun.elapsed() >= SLOW)
+                .count();
+            if all - slow >= max_parallel || all >= max_parallel.saturating_mul(WITH_SLOW) {
+                return None;
+            }
+        }
         while let Some(uid) = self.asked_line.pop_front().or_else(|| self.relist_line.pop_front()) {
             if let Some(found) = self.waiting.remove(&uid) {
-                self.inspecting.insert(uid.clone(), Inspecting::default());
+                let inspecting = Inspecting {
+                    begun: Instant::now(),
+                    void: false,
+                    next: None,
+                };
+                self.inspecting.insert(uid.clone(), inspecting);
                 return Some((uid, found));
             }
         }
@@ -265,7 +287,9 @@ impl<'a> Pods<'a> {
 
     /// The inspection of what was found has ended.
     pub(crate) fn inspected(&mut self, uid: &PodUid, found: &Found, outcome: Result<PodObservation, RuntimeError>) {
-        let Inspecting { void, mut next } = self.inspecting.remove(uid).unwrap_or_default();
+        let Some(Inspecting { void, mut next, .. }) = self.inspecting.remove(uid) else {
+            return;
+        };
         match outcome {
             _ if void => {}
             Ok(seen) => {

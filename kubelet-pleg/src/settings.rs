@@ -12,7 +12,8 @@ pub struct GenericPlegSettings {
     /// How old the last good relist may be, counted from its begin, before the node counts as unhealthy. Default: 3 min,
     /// as in kubelet 1.36.
     pub health_threshold: Duration,
-    /// How many pods are inspected at a time, and how many are listed alone at a time. Default: 8.
+    /// How many pods are inspected at a time, and how many are listed alone at a time. Default: 8. Inspections that
+    /// take longer than a second do not count, up to four times this number in all.
     pub max_parallel: NonZeroUsize,
     /// How long the two lists of one look may take together. Default: 2 min, the `runtimeRequestTimeout` of kubelet 1.36.
     pub list_timeout: Duration,

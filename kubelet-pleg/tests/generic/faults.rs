@@ -54,6 +54,26 @@ async fn a_slow_pod_delays_only_itself() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_few_stuck_pods_delay_no_other_and_stuck_calls_are_bounded() {
+    let node = Node::settled(Scripted::with_pods(100)).await;
+    for index in 0..10 {
+        let uid = format!("p{index:03}");
+        node.runtime.world().status_takes.insert(uid, ms(100_000));
+    }
+    for index in 0..20 {
+        node.runtime.set(&format!("p{index:03}"), 0, Exited);
+    }
+    let mark = node.cache.mark();
+    assert!(node.since("p019", mark, ms(2500)).await.unwrap().is_ok());
+    node.runtime.world().status_takes.insert(String::new(), ms(100_000));
+    for index in 20..100 {
+        node.runtime.set(&format!("p{index:03}"), 0, Exited);
+    }
+    sleep(ms(60_000)).await;
+    assert_eq!(node.runtime.world().most_busy, 32);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_asked_pod_overtakes_those_that_a_relist_found() {
     let node = Node::settled(Scripted::with_pods(300)).await;
     node.runtime.world().status_takes.insert(String::new(), ms(200));

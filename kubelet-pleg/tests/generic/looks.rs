@@ -73,7 +73,7 @@ async fn a_pod_that_vanishes_while_it_is_inspected_is_gone_at_once_and_stays_so(
     node.runtime.world().status_takes.insert("p000".to_owned(), ms(30_000));
     node.runtime.set("p000", 0, Exited);
     sleep(ms(1500)).await;
-    assert_eq!(node.runtime.world().busy, 1);
+    assert_eq!(node.runtime.world().busy, ["p000"]);
     node.runtime.remove("p000");
     sleep(ms(1000)).await;
     assert!(node.cache.current(&PodUid::from("p000")).is_none());

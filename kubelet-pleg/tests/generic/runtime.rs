@@ -34,7 +34,9 @@ pub(crate) struct World {
     pub(crate) pod_lists: Vec<String>,
     /// The pods whose sandbox status was fetched.
     pub(crate) inspected: Vec<String>,
-    pub(crate) busy: usize,
+    pub(crate) busy: Vec<String>,
+    /// Inspections of a pod that was being inspected already.
+    pub(crate) overlaps: usize,
     pub(crate) most_busy: usize,
     pub(crate) lists_fail: bool,
     /// Pods whose statuses fail.
@@ -170,8 +172,9 @@ impl ContainerRuntime for Scripted {
         let takes = {
             let mut world = self.world();
             world.inspected.push(uid.to_owned());
-            world.busy += 1;
-            world.most_busy = world.most_busy.max(world.busy);
+            world.overlaps += usize::from(world.busy.iter().any(|other| other == uid));
+            world.busy.push(uid.to_owned());
+            world.most_busy = world.most_busy.max(world.busy.len());
             let takes = world.status_takes.get(uid).or_else(|| world.status_takes.get(""));
             takes.copied().unwrap_or_default()
         };
@@ -180,7 +183,7 @@ impl ContainerRuntime for Scripted {
         tokio::time::sleep(takes).await;
         {
             let mut world = self.world();
-            world.busy -= 1;
+            world.busy.retain(|other| other != uid);
             if world.broken.contains(uid) {
                 return Err(RuntimeError::unavailable("sandbox_status", "no answer"));
             }
