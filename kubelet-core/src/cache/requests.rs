@@ -59,6 +59,9 @@ impl RelistRequester {
     }
 
     /// Asks that a pod be inspected at the next look, even if its records did not change.
+    ///
+    /// Whoever waits for that inspection asks first and takes its [`mark`](crate::PodStatusCache::mark) then: a look begun
+    /// between the two would be newer than the mark and know nothing of the wish.
     pub fn reinspect(&self, uid: &PodUid) {
         self.add(uid, true);
     }

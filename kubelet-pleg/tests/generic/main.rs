@@ -1,0 +1,9 @@
+//! The generic generator on a scripted runtime, in simulated time.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod faults;
+mod hints;
+mod looks;
+mod node;
+mod runtime;
+mod workers;
