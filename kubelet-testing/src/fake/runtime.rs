@@ -48,13 +48,12 @@ impl State {
         let record = |n: &u64| {
             let sandbox = self.world.sandboxes.get(n).filter(|s| s.marked)?;
             let (id, uid) = (sandbox.id.clone(), sandbox.config.pod_uid.clone());
-            let created = self.wall(sandbox.created);
             Some(SandboxRecord::new(
                 id,
                 uid,
                 sandbox.config.attempt,
                 sandbox.state,
-                created,
+                sandbox.created,
             ))
         };
         match of {
@@ -73,7 +72,7 @@ impl State {
                 container.config.name.clone(),
                 container.config.attempt,
                 container.state,
-                self.wall(container.created),
+                container.created,
             ))
         };
         match of {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_core::jiff::{SignedDuration, Timestamp};
 use kubelet_core::{
     Clock, ContainerConfig, ContainerState, ContainerStatus, PodUid, RuntimeInfo, SandboxState, SandboxStatus,
 };
@@ -88,6 +87,7 @@ impl State {
         if matches!(self.down, Down::Until(at) if at <= now) {
             self.down = Down::No;
         }
+        self.world.set_wall(now, self.clock.now());
         self.world.advance(now);
         self.deliver();
     }
@@ -264,14 +264,6 @@ impl State {
         }
     }
 
-    /// The wall time at an instant, which may lie in the past.
-    pub(crate) fn wall(&self, at: Instant) -> Timestamp {
-        let now = self.clock.now();
-        let back =
-            SignedDuration::try_from(Instant::now().saturating_duration_since(at)).unwrap_or(SignedDuration::MAX);
-        now.checked_sub(back).unwrap_or(Timestamp::MIN)
-    }
-
     pub(crate) fn sandbox_status(&self, sandbox: &Sandbox) -> SandboxStatus {
         let config = &sandbox.config;
         let mut status = SandboxStatus::new(
@@ -280,7 +272,7 @@ impl State {
             config.key.clone(),
             config.attempt,
             sandbox.state,
-            self.wall(sandbox.created),
+            sandbox.created,
         );
         status.ips.clone_from(&sandbox.ips);
         status.host_network = sandbox.ips.is_empty();
@@ -297,11 +289,11 @@ impl State {
             config.name.clone(),
             config.attempt,
             container.state,
-            self.wall(container.created),
+            container.created,
         );
         status.sandbox_id = self.world.sandboxes.get(&container.sandbox).map(|s| s.id.clone());
-        status.started_at = container.started.map(|at| self.wall(at));
-        status.finished_at = container.finished.map(|at| self.wall(at));
+        status.started_at = container.started;
+        status.finished_at = container.finished;
         status.exit_code = container.exit_code;
         container.reason.clone_into(&mut status.reason);
         status.message.clone_from(&container.message);

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_core::jiff::{SignedDuration, Timestamp};
 use kubelet_core::{
     ContainerConfig, ContainerId, ContainerState, LinuxResources, NamespaceMode, PodUid, SandboxConfig, SandboxId,
     SandboxState,
@@ -31,7 +32,7 @@ pub(crate) struct Sandbox {
     pub(crate) config: Arc<SandboxConfig>,
     pub(crate) handler: String,
     pub(crate) state: SandboxState,
-    pub(crate) created: Instant,
+    pub(crate) created: Timestamp,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) marked: bool,
     pub(crate) resources: Option<LinuxResources>,
@@ -46,9 +47,9 @@ pub(crate) struct Container {
     pub(crate) log_path: Option<PathBuf>,
     pub(crate) program: Program,
     pub(crate) state: ContainerState,
-    pub(crate) created: Instant,
-    pub(crate) started: Option<Instant>,
-    pub(crate) finished: Option<Instant>,
+    pub(crate) created: Timestamp,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) finished: Option<Timestamp>,
     pub(crate) exit_code: i32,
     pub(crate) reason: &'static str,
     pub(crate) message: String,
@@ -90,6 +91,8 @@ pub(crate) struct World {
     pods: BTreeMap<PodUid, PodIndex>,
     ends: BinaryHeap<Reverse<(Instant, u64)>>,
     late: BTreeMap<(Instant, u64), Effect>,
+    /// An instant and the wall time at it.
+    anchor: Option<(Instant, Timestamp)>,
     last_sandbox: u64,
     last_container: u64,
     last_late: u64,
@@ -142,6 +145,21 @@ impl World {
         let mut inside = self.containers_of(&found.config.pod_uid);
         inside.retain(|n| self.containers.get(n).is_some_and(|c| c.sandbox == sandbox));
         inside
+    }
+
+    /// Says which wall time it is at an instant, for what happens at it and shortly before.
+    pub(crate) fn set_wall(&mut self, at: Instant, wall: Timestamp) {
+        self.anchor = Some((at, wall));
+    }
+
+    /// The wall time at an instant. Kept with what happened then: worked out anew at each look, it would waver.
+    fn wall(&self, at: Instant) -> Timestamp {
+        let Some((instant, wall)) = self.anchor else {
+            return Timestamp::UNIX_EPOCH;
+        };
+        let back = instant.saturating_duration_since(at);
+        let back = SignedDuration::try_from(back).unwrap_or(SignedDuration::MAX);
+        wall.checked_sub(back).unwrap_or(Timestamp::MIN)
     }
 
     pub(crate) fn violation(&mut self, text: String) {
@@ -214,7 +232,7 @@ impl World {
             config,
             handler,
             state: SandboxState::Ready,
-            created: now,
+            created: self.wall(now),
             ips,
             marked,
             resources: None,
@@ -249,7 +267,7 @@ impl World {
             log_path,
             program,
             state: ContainerState::Created,
-            created: now,
+            created: self.wall(now),
             started: None,
             finished: None,
             exit_code: 0,
@@ -267,11 +285,12 @@ impl World {
     }
 
     pub(crate) fn set_running(&mut self, n: u64, now: Instant) {
+        let wall = self.wall(now);
         let Some(container) = self.containers.get_mut(&n) else {
             return;
         };
         container.state = ContainerState::Running;
-        container.started = Some(now);
+        container.started = Some(wall);
         let natural = container.program.natural_end(container.config.attempt);
         let uid = container.pod.clone();
         container.wake();
@@ -304,6 +323,7 @@ impl World {
 
     /// Ends a container at once, if it runs.
     pub(crate) fn end_now(&mut self, n: u64, code: i32, reason: &'static str, message: String, at: Instant) {
+        let wall = self.wall(at);
         let Some(container) = self.containers.get_mut(&n) else {
             return;
         };
@@ -311,7 +331,7 @@ impl World {
             return;
         }
         container.state = ContainerState::Exited;
-        container.finished = Some(at);
+        container.finished = Some(wall);
         container.exit_code = code;
         container.reason = reason;
         container.message = message;
