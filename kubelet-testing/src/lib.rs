@@ -1,1 +1,11 @@
 #![doc = include_str!("../README.md")]
+
+pub mod contract;
+mod fake;
+mod pods;
+
+pub use fake::{
+    Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,
+    Program, ProgramFor, Script, Subject,
+};
+pub use pods::{ContainerBuilder, PodBuilder, exec_probe};

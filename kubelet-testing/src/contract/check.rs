@@ -1,0 +1,113 @@
+//! Runs one promise, and cleans up after it whether it holds or not.
+
+use std::env;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::time::Duration;
+
+use futures::FutureExt;
+use kubelet_core::{ContainerRuntime, ImageService, RuntimeError, error_chain};
+use tokio::runtime::Builder;
+use tokio::time::{self, Instant};
+
+use crate::contract::fixture::{ImageFixture, RuntimeFixture};
+
+/// The environment variable that makes a suite fail, where it is `1`, instead of skipping what it cannot run.
+pub const REQUIRE: &str = "KUBELET_TEST_REQUIRE";
+
+/// How long one promise may take: far more than any needs, so that a call that hangs fails instead of hanging the test.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Checks one promise of [`ContainerRuntime`] on a runtime of its own; `make` answers nothing where there is none, and
+/// the check is then skipped.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_runtime<R: ContainerRuntime>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(R, RuntimeFixture)>,
+    promise: impl AsyncFnOnce(&dyn ContainerRuntime, &RuntimeFixture),
+) {
+    block_on(async {
+        let Some((runtime, fixture)) = make().await else {
+            return skip(name, "there is no runtime to check");
+        };
+        let checked = catch(name, promise(&runtime, &fixture)).await;
+        fixture.clean_up(&runtime).await;
+        checked.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+}
+
+/// Checks one promise of [`ImageService`], as [`check_runtime`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_images<I: ImageService>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(I, ImageFixture)>,
+    promise: impl AsyncFnOnce(&dyn ImageService, &ImageFixture),
+) {
+    block_on(async {
+        let Some((images, fixture)) = make().await else {
+            return skip(name, "there is no image service to check");
+        };
+        let checked = catch(name, promise(&images, &fixture)).await;
+        fixture.clean_up(&images).await;
+        checked.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+}
+
+/// Says why a promise is not checked.
+#[expect(
+    clippy::print_stderr,
+    reason = "a skipped test says so where the test runner shows it"
+)]
+pub(crate) fn skip(name: &str, why: &str) {
+    assert!(
+        env::var(REQUIRE).as_deref() != Ok("1"),
+        "{name} cannot be checked: {why}"
+    );
+    eprintln!("{name} is skipped: {why}");
+}
+
+/// The value, or a panic that says what failed and why.
+pub(crate) fn must<T>(what: &str, result: Result<T, RuntimeError>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{what}: {}", error_chain(&error)),
+    }
+}
+
+/// The value of a future that must be ready within `patience`.
+pub(crate) async fn within<T>(what: &str, patience: Duration, future: impl Future<Output = T>) -> T {
+    match time::timeout(patience, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: not within {patience:?}"),
+    }
+}
+
+/// Looks again and again until there is a value, for at most `patience`.
+///
+/// It polls with short sleeps, which only a suite may: it knows nothing of the implementation but the trait, whose
+/// hints are optional, so there is nothing to wait on.
+pub(crate) async fn eventually<T>(what: &str, patience: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(value) = look().await {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within {patience:?}");
+        time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn catch(name: &str, promise: impl Future<Output = ()>) -> Result<(), Box<dyn std::any::Any + Send>> {
+    AssertUnwindSafe(within(name, LONGEST, promise)).catch_unwind().await
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => panic!("start a tokio runtime: {error}"),
+    }
+}

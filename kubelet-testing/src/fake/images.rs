@@ -1,0 +1,264 @@
+//! The fake's images.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kubelet_core::{
+    ImageFilesystems, ImageId, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest, RandomSource,
+    RuntimeError, SeededRandom, async_trait,
+};
+use tokio::time;
+
+use crate::fake::FakeRuntime;
+use crate::fake::call::{Op, Subject};
+use crate::fake::gate::Passage;
+
+const DEFAULT_SIZE: u64 = 10 << 20;
+
+/// How pulls of one image go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FakeImage {
+    /// How long a pull takes.
+    pub pull_latency: Duration,
+    /// Why a pull is refused; absent: it succeeds.
+    pub refusal: Option<String>,
+    /// The image's size in bytes.
+    pub size_bytes: u64,
+}
+
+impl Default for FakeImage {
+    fn default() -> Self {
+        Self {
+            pull_latency: Duration::ZERO,
+            refusal: None,
+            size_bytes: DEFAULT_SIZE,
+        }
+    }
+}
+
+impl FakeImage {
+    /// One whose pulls succeed at once, 10 MiB in size.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One whose pulls are refused, for that reason.
+    pub fn refused(reason: impl Into<String>) -> Self {
+        Self {
+            refusal: Some(reason.into()),
+            ..Self::default()
+        }
+    }
+
+    /// Pulls take that long.
+    #[must_use]
+    pub fn pull_latency(mut self, latency: Duration) -> Self {
+        self.pull_latency = latency;
+        self
+    }
+
+    /// It is that large.
+    #[must_use]
+    pub fn size_bytes(mut self, size: u64) -> Self {
+        self.size_bytes = size;
+        self
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct ImageStore {
+    present: BTreeMap<ImageId, ImageRecord>,
+    scripts: BTreeMap<String, FakeImage>,
+    /// Images that nobody removed or scripted are present without a pull.
+    pub(crate) all_present: bool,
+    removed: BTreeSet<ImageId>,
+}
+
+impl ImageStore {
+    pub(crate) fn script(&mut self, name: String, image: FakeImage) {
+        self.scripts.insert(name, image);
+    }
+
+    pub(crate) fn insert(&mut self, record: ImageRecord) {
+        self.removed.remove(&record.id);
+        self.present.insert(record.id.clone(), record);
+    }
+
+    fn find(&self, name: &str) -> Option<&ImageRecord> {
+        let found = self
+            .present
+            .get(&id_of(name))
+            .or_else(|| self.present.get(&ImageId::from(name)));
+        found.or_else(|| {
+            self.present
+                .values()
+                .find(|image| image.tags.iter().chain(&image.digests).any(|known| known == name))
+        })
+    }
+
+    fn look(&mut self, name: &str) -> Option<ImageRecord> {
+        let known = self.removed.contains(&id_of(name)) || self.scripts.contains_key(name);
+        if self.all_present && !known && self.find(name).is_none() {
+            self.insert(record(name, DEFAULT_SIZE));
+        }
+        self.find(name).cloned()
+    }
+
+    /// What a container's status shows as its image: the digest, or the name where it is not known.
+    pub(crate) fn reference(&self, name: &str) -> String {
+        match self.find(name) {
+            Some(image) => image.digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// An id that depends on nothing but the name, in the form of a digest.
+fn id_of(name: &str) -> ImageId {
+    let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let random = SeededRandom::new(seed);
+    let mut text = String::from("sha256:");
+    for _ in 0..4 {
+        text.push_str(&format!("{:016x}", random.next_u64()));
+    }
+    ImageId::new(text)
+}
+
+fn record(name: &str, size_bytes: u64) -> ImageRecord {
+    let mut image = ImageRecord::new(id_of(name));
+    let path = name.split('@').next().unwrap_or(name);
+    let tag = path.rfind(':').filter(|colon| !path[*colon..].contains('/'));
+    let repository = tag.map_or(path, |colon| &path[..colon]);
+    if name.contains('@') {
+        image.digests.push(name.to_owned());
+    } else {
+        image.tags.push(name.to_owned());
+        image.digests.push(format!("{repository}@{}", image.id));
+    }
+    image.size_bytes = size_bytes;
+    image
+}
+
+/// Whether the name can be that of an image at all.
+fn check(name: &str) -> Result<(), RuntimeError> {
+    let path = name.split('@').next().unwrap_or_default();
+    let repository = path.rsplit_once('/').map_or(path, |(_, last)| last);
+    let repository = repository.split(':').next().unwrap_or_default();
+    let fine = !repository.is_empty()
+        && !name.contains(char::is_whitespace)
+        && !repository.contains(|c: char| c.is_ascii_uppercase());
+    if fine {
+        return Ok(());
+    }
+    Err(RuntimeError::Refused {
+        message: format!("{name:?} is no image name"),
+        reason: Some("InvalidImageName"),
+    })
+}
+
+fn of_image(name: &str) -> Subject {
+    Subject {
+        image: Some(name.to_owned()),
+        ..Subject::default()
+    }
+}
+
+#[async_trait]
+impl ImageService for FakeRuntime {
+    async fn status(&self, image: &ImageRef, _handler: &str) -> Result<Option<ImageRecord>, RuntimeError> {
+        self.read(Op::ImageStatus, of_image(&image.name), |state| {
+            check(&image.name)?;
+            Ok(state.images.look(&image.name))
+        })
+        .await
+    }
+
+    async fn list(&self) -> Result<Vec<ImageRecord>, RuntimeError> {
+        self.read(Op::ListImages, Subject::default(), |state| {
+            Ok(state.images.present.values().cloned().collect())
+        })
+        .await
+    }
+
+    async fn pull(&self, req: PullRequest<'_>, progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
+        let name = &req.image.name;
+        let mut passage = Passage::begin(self, Op::Pull, of_image(name), None);
+        passage.wait().await;
+        let planned = passage.settle(|state, _, _| {
+            check(name)?;
+            Ok(state.images.scripts.get(name).cloned().unwrap_or_default())
+        });
+        let result = match planned {
+            Err(error) => Err(error),
+            Ok(image) => {
+                progress.progress(0, Some(image.size_bytes));
+                if !image.pull_latency.is_zero() {
+                    time::sleep(image.pull_latency).await;
+                }
+                passage.settle(|state, _, _| match image.refusal {
+                    Some(message) => Err(RuntimeError::Refused {
+                        message,
+                        reason: Some("ErrImagePull"),
+                    }),
+                    None => {
+                        let record = record(name, image.size_bytes);
+                        let id = record.id.clone();
+                        state.images.insert(record);
+                        progress.progress(image.size_bytes, Some(image.size_bytes));
+                        Ok(id)
+                    }
+                })
+            }
+        };
+        passage.finish(result)
+    }
+
+    async fn remove(&self, id: &ImageId) -> Result<(), RuntimeError> {
+        self.read(Op::RemoveImage, of_image(id.as_str()), |state| {
+            state.images.present.remove(id);
+            state.images.removed.insert(id.clone());
+            Ok(())
+        })
+        .await
+    }
+
+    async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
+        self.read(Op::Filesystems, Subject::default(), |_| {
+            let mut found = ImageFilesystems::default();
+            found.images.push(PathBuf::from("/var/lib/fake/images"));
+            found.containers.push(PathBuf::from("/var/lib/fake/containers"));
+            Ok(found)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check, record};
+
+    #[test]
+    fn a_record_has_the_names_of_its_image() {
+        let image = record("registry:5000/app:1", 7);
+        assert_eq!(image.tags, ["registry:5000/app:1"]);
+        assert_eq!(image.digests, [format!("registry:5000/app@{}", image.id)]);
+        let pinned = record("app@sha256:aa", 7);
+        assert!(pinned.tags.is_empty());
+        assert_eq!(pinned.digests, ["app@sha256:aa"]);
+    }
+
+    #[test]
+    fn malformed_names_are_refused() {
+        for name in ["", "app 1", "App:1", "registry/", "registry/:1"] {
+            assert!(check(name).is_err(), "{name}");
+        }
+        for name in ["app", "registry.example:5000/team/app:V1", "app@sha256:aa"] {
+            assert!(check(name).is_ok(), "{name}");
+        }
+    }
+}

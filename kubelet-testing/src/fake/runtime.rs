@@ -1,0 +1,241 @@
+//! [`FakeRuntime`] as a [`ContainerRuntime`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use kubelet_core::{
+    ContainerId, ContainerRecord, ContainerRuntime, ContainerStatus, CreateContainer, ExecOutput, ExecRequest,
+    LinuxResources, RuntimeError, RuntimeHint, RuntimeInfo, SandboxConfig, SandboxId, SandboxRecord, SandboxStatus,
+    Scope, Target, async_trait,
+};
+use tokio::time::Instant;
+
+use crate::fake::FakeRuntime;
+use crate::fake::call::{Op, Outcome, Subject};
+use crate::fake::effect::{Effect, Made, no_container, no_sandbox};
+use crate::fake::gate::{Passage, apply};
+use crate::fake::hints;
+use crate::fake::state::State;
+
+fn of_scope(of: Scope<'_>) -> Subject {
+    Subject {
+        pod: match of {
+            Scope::All => None,
+            Scope::Pod(uid) => Some(uid.clone()),
+        },
+        ..Subject::default()
+    }
+}
+
+fn of_sandbox(id: &SandboxId) -> Subject {
+    Subject {
+        sandbox_id: Some(id.clone()),
+        ..Subject::default()
+    }
+}
+
+fn of_container(id: &ContainerId) -> Subject {
+    Subject {
+        container_id: Some(id.clone()),
+        ..Subject::default()
+    }
+}
+
+impl State {
+    fn sandbox_records(&self, of: Scope<'_>) -> Vec<SandboxRecord> {
+        let record = |n: &u64| {
+            let sandbox = self.world.sandboxes.get(n).filter(|s| s.marked)?;
+            let (id, uid) = (sandbox.id.clone(), sandbox.config.pod_uid.clone());
+            Some(SandboxRecord::new(
+                id,
+                uid,
+                sandbox.config.attempt,
+                sandbox.state,
+                sandbox.created,
+            ))
+        };
+        match of {
+            Scope::All => self.world.sandboxes.keys().filter_map(record).collect(),
+            Scope::Pod(uid) => self.world.sandboxes_of(uid).iter().filter_map(record).collect(),
+        }
+    }
+
+    fn container_records(&self, of: Scope<'_>) -> Vec<ContainerRecord> {
+        let record = |n: &u64| {
+            let container = self.world.containers.get(n).filter(|c| c.marked)?;
+            Some(ContainerRecord::new(
+                container.id.clone(),
+                self.world.sandboxes.get(&container.sandbox)?.id.clone(),
+                container.pod.clone(),
+                container.config.name.clone(),
+                container.config.attempt,
+                container.state,
+                container.created,
+            ))
+        };
+        match of {
+            Scope::All => self.world.containers.keys().filter_map(record).collect(),
+            Scope::Pod(uid) => self.world.containers_of(uid).iter().filter_map(record).collect(),
+        }
+    }
+}
+
+#[async_trait]
+impl ContainerRuntime for FakeRuntime {
+    async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
+        self.read(Op::Info, Subject::default(), |state| Ok(state.info.clone()))
+            .await
+    }
+
+    async fn list_sandboxes(&self, of: Scope<'_>) -> Result<Vec<SandboxRecord>, RuntimeError> {
+        self.read(Op::ListSandboxes, of_scope(of), |state| Ok(state.sandbox_records(of)))
+            .await
+    }
+
+    async fn list_containers(&self, of: Scope<'_>) -> Result<Vec<ContainerRecord>, RuntimeError> {
+        self.read(
+            Op::ListContainers,
+            of_scope(of),
+            |state| Ok(state.container_records(of)),
+        )
+        .await
+    }
+
+    async fn sandbox_status(&self, id: &SandboxId) -> Result<SandboxStatus, RuntimeError> {
+        self.read(Op::SandboxStatus, of_sandbox(id), |state| {
+            let sandbox = state.world.sandbox(id).ok_or_else(|| no_sandbox(id))?;
+            Ok(state.sandbox_status(sandbox))
+        })
+        .await
+    }
+
+    async fn container_status(&self, id: &ContainerId) -> Result<ContainerStatus, RuntimeError> {
+        self.read(Op::ContainerStatus, of_container(id), |state| {
+            let container = state.world.container(id).ok_or_else(|| no_container(id))?;
+            Ok(state.container_status(container))
+        })
+        .await
+    }
+
+    async fn run_sandbox(&self, config: &SandboxConfig, handler: &str) -> Result<SandboxId, RuntimeError> {
+        let subject = Subject {
+            pod: Some(config.pod_uid.clone()),
+            attempt: Some(config.attempt),
+            ..Subject::default()
+        };
+        let effect = Effect::RunSandbox {
+            config: Arc::new(config.clone()),
+            handler: handler.to_owned(),
+        };
+        match self.change(Op::RunSandbox, subject, effect).await? {
+            Made::Sandbox(id) => Ok(id),
+            _ => Err(RuntimeError::unsupported("run_sandbox")),
+        }
+    }
+
+    async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let effect = Effect::StopSandbox(id.clone());
+        self.change(Op::StopSandbox, of_sandbox(id), effect).await.map(drop)
+    }
+
+    async fn remove_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
+        let effect = Effect::RemoveSandbox(id.clone());
+        self.change(Op::RemoveSandbox, of_sandbox(id), effect).await.map(drop)
+    }
+
+    async fn create_container(&self, req: CreateContainer<'_>) -> Result<ContainerId, RuntimeError> {
+        let uid = &req.sandbox.pod_uid;
+        let program = self.lock().program(uid, req.container);
+        let subject = Subject {
+            pod: Some(uid.clone()),
+            container: Some(req.container.name.clone()),
+            attempt: Some(req.container.attempt),
+            sandbox_id: Some(req.sandbox_id.clone()),
+            ..Subject::default()
+        };
+        let effect = Effect::Create {
+            sandbox: req.sandbox_id.clone(),
+            pod: uid.clone(),
+            config: Arc::new(req.container.clone()),
+            program: program.map(Box::new),
+        };
+        match self.change(Op::CreateContainer, subject, effect).await? {
+            Made::Container(id) => Ok(id),
+            _ => Err(RuntimeError::unsupported("create_container")),
+        }
+    }
+
+    async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let effect = Effect::Start(id.clone());
+        self.change(Op::StartContainer, of_container(id), effect)
+            .await
+            .map(drop)
+    }
+
+    async fn stop_container(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let mut subject = of_container(id);
+        subject.grace = Some(grace);
+        let effect = Effect::Stop(id.clone(), grace);
+        let mut passage = Passage::begin(self, Op::StopContainer, subject, Some(effect));
+        passage.wait().await;
+        let result = match passage.settle(apply) {
+            Ok(_) => passage.until_ended(id).await,
+            Err(error) => Err(error),
+        };
+        passage.finish(result)
+    }
+
+    async fn remove_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let effect = Effect::Remove(id.clone());
+        self.change(Op::RemoveContainer, of_container(id), effect)
+            .await
+            .map(drop)
+    }
+
+    async fn exec(&self, id: &ContainerId, req: ExecRequest) -> Result<ExecOutput, RuntimeError> {
+        self.run_exec(id, req).await
+    }
+
+    async fn update_resources(&self, of: Target<'_>, to: &LinuxResources) -> Result<(), RuntimeError> {
+        let (subject, effect) = match of {
+            Target::Container(id) => (of_container(id), Effect::UpdateContainer(id.clone(), to.clone())),
+            Target::Sandbox(id) => (of_sandbox(id), Effect::UpdateSandbox(id.clone(), to.clone())),
+        };
+        self.change(Op::UpdateResources, subject, effect).await.map(drop)
+    }
+
+    async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        self.read(Op::ReopenLog, of_container(id), |state| {
+            let container = state.world.container(id).ok_or_else(|| no_container(id))?;
+            if container.is_running() {
+                Ok(())
+            } else {
+                Err(RuntimeError::refused(format!("container {id} does not run")))
+            }
+        })
+        .await
+    }
+
+    fn events(&self) -> BoxStream<'static, Result<RuntimeHint, RuntimeError>> {
+        let refused = {
+            let mut state = self.lock();
+            state.advance(Instant::now());
+            let at = state.made.elapsed();
+            let number = state.log.begin(at, Op::Events, Subject::default());
+            state.log.end(number, at, Op::Events, Outcome::Done);
+            if !state.has_events {
+                Some(RuntimeError::unsupported("events"))
+            } else if state.is_down() {
+                Some(RuntimeError::unavailable("events", state.faults.words()))
+            } else {
+                None
+            }
+        };
+        match refused {
+            Some(error) => stream::iter([Err(error)]).boxed(),
+            None => hints::listen(self),
+        }
+    }
+}
