@@ -2,6 +2,7 @@
 
 mod actions;
 mod admission;
+mod backoff;
 mod cache;
 mod clock;
 pub mod env;
@@ -34,6 +35,7 @@ pub use actions::{
     compute_pod_actions,
 };
 pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
