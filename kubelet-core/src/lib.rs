@@ -2,6 +2,7 @@
 
 mod actions;
 mod admission;
+mod backoff;
 mod cache;
 mod clock;
 mod defaults;
@@ -41,6 +42,8 @@ pub use admission::{
     Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
     NodeFit, NodeSettings, NodeView, Operation,
 };
+pub use admission::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
