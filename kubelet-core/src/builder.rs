@@ -25,7 +25,7 @@ use crate::settings::Settings;
 use crate::signals::pod_signals;
 use crate::source::PodSource;
 use crate::state_dir::StateDir;
-use crate::status::{StatusManager, StatusSink, WatchSink};
+use crate::status::{StatusManager, StatusSettings, StatusSink};
 use crate::syncer::PodSyncer;
 use crate::validation::ApiReference;
 use crate::whole_pods::{WholePodSyncer, WholePods};
@@ -327,7 +327,7 @@ impl KubeletBuilder {
         let (gate_sender, gate) = watch::channel(Gate::Unknown(None));
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
-        let ledger = Ledger::new(self.handlers(), Arc::new(view));
+        let ledger = Arc::new(Ledger::new(self.handlers(), Arc::new(view)));
         let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
             Kind::Containers(containers) => {
                 let node = NodeParts {
@@ -386,14 +386,15 @@ impl KubeletBuilder {
             Arc::new(self.serves()),
             &names,
         );
-        let watch_sink = WatchSink::new();
-        let statuses = Arc::new(StatusManager::new(self.clock.clone()));
+        let mut telling = StatusSettings::default();
+        telling.publish_concurrency = self.settings.parallel_publishes;
+        let statuses = StatusManager::new(self.clock.clone(), telling);
         let shared = Arc::new(Shared {
             node_name: node_name.clone(),
             syncer,
             cache,
             relist,
-            signals: signals.clone(),
+
             statuses,
             checkpoints: Checkpoints::new(state),
             files,
@@ -416,11 +417,8 @@ impl KubeletBuilder {
             commands,
             pleg_health: pleg_health.clone(),
             part_health: part_health.clone(),
-            statuses: watch_sink.clone(),
             metric_sources: self.metric_sources,
         });
-        let mut sinks: Vec<Arc<dyn StatusSink>> = vec![Arc::new(watch_sink)];
-        sinks.extend(self.status_sinks);
         let machine = self.node_view.is_none().then_some(self.node);
         Ok(Kubelet::new(
             handle,
@@ -429,7 +427,7 @@ impl KubeletBuilder {
                 config,
                 observer,
                 sources: self.sources,
-                sinks,
+                sinks: self.status_sinks,
                 parts: self.parts,
                 part_health,
                 pleg_health,

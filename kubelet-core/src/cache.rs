@@ -115,7 +115,17 @@ pub struct CacheWriter {
 #[must_use]
 pub fn pod_status_cache() -> (CacheWriter, PodStatusCache) {
     let state = Arc::new(Mutex::new(State::default()));
-    (CacheWriter { state: state.clone() }, PodStatusCache { state })
+    let (looked, has_looked) = watch::channel(false);
+    (
+        CacheWriter {
+            state: state.clone(),
+            looked,
+        },
+        PodStatusCache {
+            state,
+            looked: has_looked,
+        },
+    )
 }
 
 // A panic while the lock is held leaves plain data in a readable state.

@@ -65,7 +65,7 @@ pub(crate) struct NodeParts {
     pub(crate) logs: LogPaths,
     pub(crate) cluster_domain: String,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) settings: Settings,

@@ -16,7 +16,7 @@ use crate::observation::{ObservedContainer, PodObservation};
 use crate::pleg::{PlegHealth, PodLifecycleEventGenerator};
 use crate::pod::PodRecord;
 use crate::runtime::{ContainerRuntime, ContainerState, ExecOutput, ExecRequest, RuntimeError};
-use crate::status::{StatusOverride, WatchSink};
+use crate::status::{StatusOverride, StatusReader};
 use crate::syncer::{KillCause, Termination};
 
 /// A pod, as the kubelet has it.
@@ -126,7 +126,6 @@ pub(crate) struct HandleParts {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) pleg_health: PlegHealth,
     pub(crate) part_health: PartHealth,
-    pub(crate) statuses: WatchSink,
     pub(crate) metric_sources: Vec<Arc<dyn MetricSource>>,
 }
 
@@ -184,10 +183,10 @@ impl KubeletHandle {
         pods
     }
 
-    /// The statuses of all pods as they change, the newest of each.
+    /// The statuses of all pods: those of now first, then the newest of each as they change.
     #[must_use]
-    pub fn statuses(&self) -> &WatchSink {
-        &self.parts.statuses
+    pub fn statuses(&self) -> StatusReader {
+        self.parts.shared.statuses.subscribe()
     }
 
     /// What the runtime was last seen to hold of a pod.
@@ -349,6 +348,7 @@ impl KubeletHandle {
             generator.collect(&mut metrics);
         }
         self.parts.shared.ledger.collect(&mut metrics);
+        self.parts.shared.statuses.collect(&mut metrics);
         for source in &self.parts.metric_sources {
             source.collect(&mut metrics);
         }

@@ -202,8 +202,7 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
     tasks.spawn(async move { Ended::Observer(looking.await) }.in_current_span());
     let telling = {
         let (statuses, sinks, stop) = (shared.statuses.clone(), parts.sinks, stop_rest.clone());
-        let parallel = shared.settings.parallel_publishes;
-        async move { statuses.run(sinks, parallel, stop).await }
+        async move { statuses.run(sinks, stop).await }
     };
     tasks.spawn(
         async move {
@@ -231,7 +230,12 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         parts.commands,
         &stop_workers,
     );
-    let sync_loop = SyncLoop::new(shared.clone(), parts.config, sources_ready, stop_workers.clone());
+    let kinds = parts
+        .sources
+        .iter()
+        .map(|source| (source.name().clone(), source.kind()))
+        .collect();
+    let sync_loop = SyncLoop::new(shared.clone(), parts.config, kinds, sources_ready, stop_workers.clone());
     let mut looping: JoinSet<JoinSet<WorkerEnd>> = JoinSet::new();
     looping.spawn(sync_loop.run(feeds).in_current_span());
 

@@ -1,5 +1,4 @@
-//! Pod manifests: from the bytes of a file or an HTTP body to typed pods, with places for
-//! everything that is wrong.
+//! Pod manifests: from the bytes of a file or an HTTP body to typed pods, with places for everything that is wrong.
 
 use std::sync::Arc;
 
@@ -64,16 +63,15 @@ pub enum ManifestKind {
 
 /// Decodes one pod, as a manifest file holds it.
 ///
-/// A body whose first visible byte is `{` is strict JSON, everything else YAML 1.1 (`yes` is a
-/// boolean, `0644` is 420), of which only the first document is read. Aliases and merge keys work.
-/// A repeated key is refused, where upstream lets the last one win: in a pod it is a mistake that
-/// would drop a container or a limit without a word.
+/// A body whose first visible byte is `{` is strict JSON, everything else YAML 1.1 (`yes` is a boolean, `0644` is 420),
+/// of which only the first document is read. Aliases and merge keys work. A repeated key is refused, where upstream
+/// lets the last one win: in a pod it is a mistake that would drop a container or a limit without a word.
 ///
 /// Source: kubelet 1.36, `config/common.go` and `util/yaml/decoder.go`.
 ///
 /// # Errors
-/// When the body is too large, not well-formed, not a `v1` Pod, or has a value of a wrong type. The
-/// error names the first such place. Unknown fields are no error.
+/// When the body is too large, not well-formed, not a `v1` Pod, or has a value of a wrong type. The error names the
+/// first such place. Unknown fields are no error.
 pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
     let source = Source::read(text)?;
     match kind_of(&source.root)? {
@@ -85,43 +83,68 @@ pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
     }
 }
 
-/// Decodes an HTTP body: a `v1` Pod, or a `v1` PodList whose items need neither kind nor
-/// apiVersion.
+/// Decodes an HTTP body: a `v1` Pod, or a `v1` PodList whose items need neither kind nor apiVersion.
 ///
-/// The rules of [`decode_pod`] hold. Paths of errors and unknown fields start at the list
-/// (`items[1].spec`), those given to an item's [`Locator`] at that item. Unknown fields of the list
-/// itself are not reported.
+/// The rules of [`decode_pod`] hold. Paths of errors and unknown fields start at the list (`items[1].spec`), those
+/// given to an item's [`Locator`] at that item. Unknown fields of the list itself are not reported.
 ///
 /// # Errors
 /// As [`decode_pod`]; one bad item fails the whole list, as it does upstream.
 pub fn decode_pods(text: &[u8]) -> Result<Vec<Decoded>, ManifestError> {
+    let items = decode_items(text)?;
+    items.into_iter().map(|item| item.map_err(|bad| bad.error)).collect()
+}
+
+/// One item of an HTTP body: a pod, or what is wrong with it.
+pub(crate) type Item = Result<Decoded, Box<BadItem>>;
+
+/// An item of a list that is no pod.
+#[derive(Clone, Debug)]
+pub(crate) struct BadItem {
+    /// The namespace, where it can be told.
+    pub(crate) namespace: Option<String>,
+    /// The name, where it can be told.
+    pub(crate) name: Option<String>,
+    pub(crate) error: ManifestError,
+}
+
+/// Decodes an HTTP body as [`decode_pods`] does, but a bad item hurts only itself.
+///
+/// # Errors
+/// When the body is not well-formed, or neither a `v1` Pod nor a `v1` PodList with a list of items.
+pub(crate) fn decode_items(text: &[u8]) -> Result<Vec<Item>, ManifestError> {
     let source = Source::read(text)?;
-    if kind_of(&source.root)? == ManifestKind::Pod {
-        return Ok(vec![decode_one(
-            &source,
-            &source.root,
-            &Path::Root,
-            Locator::new(&source.text, None),
-        )?]);
-    }
-    let Some(items) = source.root.field("items") else {
-        return Ok(Vec::new());
+    let decode = |node: &Node, path: &Path<'_>, item| {
+        decode_one(&source, node, path, Locator::new(&source.text, item)).map_err(|error| {
+            let text = |name| {
+                let value = node.field("metadata")?.field(name)?;
+                match &value.value {
+                    Value::Text(text) => Some(text.to_string()),
+                    _ => None,
+                }
+            };
+            Box::new(BadItem {
+                namespace: text("namespace"),
+                name: text("name"),
+                error,
+            })
+        })
     };
+    if kind_of(&source.root)? == ManifestKind::Pod {
+        return Ok(vec![decode(&source.root, &Path::Root, None)]);
+    }
     let list = Path::Field {
         parent: &Path::Root,
         name: "items",
     };
-    match &items.value {
-        Value::Null => Ok(Vec::new()),
-        Value::Seq(items) => items
+    match source.root.field("items").map(|items| (items, &items.value)) {
+        None | Some((_, Value::Null)) => Ok(Vec::new()),
+        Some((_, Value::Seq(items))) => Ok(items
             .iter()
             .enumerate()
-            .map(|(index, item)| {
-                let locator = Locator::new(&source.text, Some(index));
-                decode_one(&source, item, &Path::Index { parent: &list, index }, locator)
-            })
-            .collect(),
-        _ => Err(ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list)),
+            .map(|(index, item)| decode(item, &Path::Index { parent: &list, index }, Some(index)))
+            .collect()),
+        Some((items, _)) => Err(ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list)),
     }
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct WholePodSyncer {
     provider: Arc<dyn PodProvider>,
     node_name: Arc<str>,
     objects: Option<Arc<dyn ObjectSource>>,
-    ledger: Ledger,
+    ledger: Arc<Ledger>,
     timeout: Duration,
     handed: Mutex<BTreeMap<PodUid, Handed>>,
 }
@@ -73,7 +73,7 @@ impl WholePodSyncer {
         provider: Arc<dyn PodProvider>,
         node_name: Arc<str>,
         objects: Option<Arc<dyn ObjectSource>>,
-        ledger: Ledger,
+        ledger: Arc<Ledger>,
         timeout: Duration,
     ) -> Self {
         Self {
@@ -93,13 +93,14 @@ impl WholePodSyncer {
     async fn resolve(&self, work: &PodWork) -> Result<ResolvedPod, SyncError> {
         let pod = &work.pod;
         let node = self.ledger.node();
+        let allocatable = node.api_allocatable();
         let fields = PodFields::new(pod.pod(), &self.node_name)
             .with_host_ips(node.addresses.iter().copied())
             .with_pod_ips(work.observed.ips.iter().copied());
         let mut resolved = ResolvedPod::new(pod.clone());
         resolved.objects.clone_from(&self.objects);
         for view in pod.containers() {
-            let mut request = EnvRequest::new(&fields, view).with_allocatable(&node.allocatable);
+            let mut request = EnvRequest::new(&fields, view).with_allocatable(&allocatable);
             if let Some(objects) = &self.objects {
                 request = request.with_objects(&**objects);
             }

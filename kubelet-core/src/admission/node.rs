@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::machine::{host_architecture, host_operating_system};
 use crate::resources::ResourceList;
@@ -53,5 +54,16 @@ impl NodeView {
 impl Default for NodeView {
     fn default() -> Self {
         Self::new("")
+    }
+}
+
+impl NodeView {
+    /// What pods may hold together, in the form of the API.
+    #[must_use]
+    pub fn api_allocatable(&self) -> BTreeMap<String, ApiQuantity> {
+        self.allocatable
+            .iter()
+            .map(|(name, amount)| (name.clone(), amount.into()))
+            .collect()
     }
 }

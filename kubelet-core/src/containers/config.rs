@@ -159,7 +159,8 @@ impl ContainerSyncer {
         let fields = PodFields::new(pod.pod(), &self.node.node_name)
             .with_host_ips(node.addresses.iter().copied())
             .with_pod_ips(pod_ips);
-        let mut request = EnvRequest::new(&fields, *view).with_allocatable(&node.allocatable);
+        let allocatable = node.api_allocatable();
+        let mut request = EnvRequest::new(&fields, *view).with_allocatable(&allocatable);
         if let Some(objects) = &self.node.objects {
             request = request.with_objects(&**objects);
         }

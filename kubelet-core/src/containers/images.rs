@@ -115,7 +115,7 @@ impl ContainerSyncer {
         let memory = self.memory_of(pod.uid());
         let waiting = {
             let memory = super::lock(&memory);
-            memory.pulls.waits_until(&image.name, Instant::now()).map(|until| {
+            memory.pulls.until(&image.name, Instant::now()).map(|until| {
                 let error = memory.pull_errors.get(&image.name).cloned().unwrap_or_default();
                 (until, error)
             })
@@ -192,7 +192,7 @@ impl ContainerSyncer {
                     memory
                         .pull_errors
                         .insert(image.name.clone(), (reason.to_owned(), text.clone()));
-                    memory.pulls.failed(&image.name, Instant::now())
+                    Instant::now() + memory.pulls.next(image.name.clone(), Instant::now())
                 };
                 Err(StartError::Failed {
                     reason: Cow::Borrowed(reason),

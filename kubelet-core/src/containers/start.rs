@@ -1,15 +1,15 @@
 //! Starting one container: back-off, image, config, create, start, post-start hook.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
 use super::sync::Ground;
-use crate::backoff::{BackoffDecision, go_duration};
+use crate::backoff::{BackoffDecision, CrashKey, go_duration};
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::ContainerId;
+use crate::observation::ObservedContainer;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerState, CreateContainer, RuntimeError};
 use crate::syncer::StepContext;
@@ -83,7 +83,7 @@ impl ContainerSyncer {
         Ok(Started)
     }
 
-    /// Holds a container back that keeps ending, or notes that it is started once more.
+    /// Holds a container back that keeps ending.
     fn check_crash_backoff(
         &self,
         cx: &StepContext,
@@ -91,17 +91,14 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<(), StartError> {
         let pod = &*ground.work.pod;
-        let ended = ground
-            .work
-            .observed
-            .of_name(view.name())
-            .find(|container| container.state == ContainerState::Exited);
-        let Some(ended) = ended else { return Ok(()) };
-        let key = crash_key(view);
+        let Some(ended) = last_end(ground, view) else { return Ok(()) };
+        let key = CrashKey::of(view);
         let memory = self.memory_of(pod.uid());
-        let decision = super::lock(&memory)
-            .crash
-            .check(&key, ended, self.node.clock.now(), Instant::now());
+        let decision = {
+            let mut memory = super::lock(&memory);
+            memory.crash.saw_end(&key, ended, Instant::now());
+            memory.crash.peek(&key, ended, self.node.clock.now(), Instant::now())
+        };
         match decision {
             BackoffDecision::StartNow => Ok(()),
             BackoffDecision::Wait { delay, until } => {
@@ -158,6 +155,13 @@ impl ContainerSyncer {
         };
         if cx.stop.is_cancelled() {
             return Err(StartError::Stopped);
+        }
+        // Only a container that is really made counts as one more try: a pull that fails does not.
+        if let Some(ended) = last_end(ground, view) {
+            let memory = self.memory_of(pod.uid());
+            super::lock(&memory)
+                .crash
+                .advance(&CrashKey::of(view), ended, self.node.clock.now(), Instant::now());
         }
         let request = CreateContainer::new(&ground.sandbox_id, &ground.sandbox, &config);
         match self.call_create(&cx.notes, request).await {
@@ -230,9 +234,12 @@ impl ContainerSyncer {
     }
 }
 
-/// What a crash back-off belongs to: another image or other resources start it anew.
-fn crash_key(view: &ContainerView<'_>) -> String {
-    let resources = view.resources().map(|r| serde_json::to_string(r).unwrap_or_default());
-    format!("{}/{}/{}", view.name(), view.image(), resources.unwrap_or_default())
+/// The newest end of a container of this name.
+fn last_end<'a>(ground: &Ground<'a>, view: &ContainerView<'_>) -> Option<&'a ObservedContainer> {
+    ground
+        .work
+        .observed
+        .containers
+        .iter()
+        .find(|container| container.name == view.name() && container.state == ContainerState::Exited)
 }
-

@@ -3,6 +3,7 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodStatus;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
@@ -10,7 +11,7 @@ use super::start::{StartError, Started};
 use crate::actions::{ActionInputs, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions};
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::SandboxId;
-use crate::observation::{ObservedContainer, PodObservation};
+use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
 use crate::runtime::{SandboxConfig, SandboxState};
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
@@ -50,7 +51,7 @@ impl ContainerSyncer {
         if let Some(why) = network.filter(|_| !pod.facts().host_network) {
             return Err(SyncError::NetworkNotReady { why });
         }
-        let actions = compute_pod_actions(pod, &work.observed, &ActionInputs::new());
+        let actions = self.decide(work);
         if actions.is_empty() {
             return Ok(Synced::Settled);
         }
@@ -65,6 +66,19 @@ impl ContainerSyncer {
             return Ok(Synced::Settled);
         };
         self.start_all(cx, &ground, &actions).await
+    }
+
+    fn decide(&self, work: &PodWork) -> PodActions {
+        let memory = self.memory_of(work.pod.uid());
+        let memory = super::lock(&memory);
+        let mut inputs = ActionInputs::new();
+        if let Some(sandbox) = &memory.initialized_in {
+            inputs = inputs.with_initialized_in(sandbox);
+        }
+        if is_restarting_all(&work.status) {
+            inputs = inputs.with_restarting_all();
+        }
+        compute_pod_actions(&work.pod, &work.observed, &inputs)
     }
 
     /// Stops and removes what is in the way.
@@ -84,6 +98,10 @@ impl ContainerSyncer {
             for kill in &actions.kill {
                 self.kill_unwanted(cx, pod, kill).await?;
             }
+        }
+        if !actions.reset.is_empty() {
+            // All containers start anew, init containers among them.
+            super::lock(&self.memory_of(pod.uid())).initialized_in = None;
         }
         for reset in &actions.reset {
             if let Some(id) = &reset.running {
@@ -114,8 +132,11 @@ impl ContainerSyncer {
         observed: &PodObservation,
         actions: &PodActions,
     ) -> Result<(), SyncError> {
-        let gone = |id| observed.containers.iter().find(|c: &&ObservedContainer| c.id == *id);
-        for container in actions.remove_containers.iter().filter_map(gone) {
+        let gone = observed
+            .containers
+            .iter()
+            .filter(|container| actions.remove_containers.contains(&container.id));
+        for container in gone {
             if let Err(error) = self.remove_container(cx, container, Remains::Keep).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "ended container not removed");
             }
@@ -229,7 +250,10 @@ impl ContainerSyncer {
             }
         }
         for start in &actions.regular {
-            self.try_start(cx, ground, start, &mut outcome).await?;
+            if self.try_start(cx, ground, start, &mut outcome).await? {
+                let memory = self.memory_of(ground.work.pod.uid());
+                super::lock(&memory).initialized_in = Some(ground.sandbox_id.clone());
+            }
         }
         outcome.into_synced()
     }
@@ -290,4 +314,13 @@ impl Outcome {
             }),
         }
     }
+}
+
+/// Whether the pod's status says that all its containers are being restarted.
+fn is_restarting_all(status: &PodStatus) -> bool {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|condition| condition.type_ == "AllContainersRestarting" && condition.status == "True")
 }

@@ -19,7 +19,6 @@ use crate::ids::PodUid;
 use crate::metrics::{Counter, Histogram};
 use crate::pod::PodRecord;
 use crate::settings::Settings;
-use crate::signals::PodSignals;
 use crate::status::StatusManager;
 use crate::syncer::{PodSyncer, PodWish, StepNotes};
 
@@ -73,12 +72,11 @@ pub(crate) struct Shared {
     pub(crate) syncer: Arc<dyn PodSyncer>,
     pub(crate) cache: PodStatusCache,
     pub(crate) relist: RelistRequester,
-    pub(crate) signals: PodSignals,
-    pub(crate) statuses: Arc<StatusManager>,
+    pub(crate) statuses: StatusManager,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) files: NodeFiles,
     pub(crate) events: Arc<dyn EventSink>,
-    pub(crate) ledger: Ledger,
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) names: NameLocks,
     pub(crate) gate: watch::Receiver<Gate>,
     pub(crate) clock: Arc<dyn Clock>,

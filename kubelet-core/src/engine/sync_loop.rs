@@ -23,7 +23,7 @@ use crate::config::PodConfig;
 use crate::ids::{PodUid, SourceName};
 use crate::pod::PodRecord;
 use crate::signals::PodSignalReceiver;
-use crate::source::SourceItem;
+use crate::source::{SourceItem, SourceKind};
 use crate::syncer::{PodWish, Termination};
 
 /// A request from outside the loop. Bounded: an embedder that asks faster than the loop answers waits.
@@ -66,6 +66,7 @@ struct Leftover {
 pub(crate) struct SyncLoop {
     shared: Arc<Shared>,
     config: PodConfig,
+    kinds: BTreeMap<SourceName, SourceKind>,
     entries: BTreeMap<PodUid, Entry>,
     leftovers: BTreeMap<PodUid, Leftover>,
     /// Checkpoints of an earlier life, until their pods are named or known to be gone.
@@ -112,12 +113,14 @@ impl SyncLoop {
     pub(crate) fn new(
         shared: Arc<Shared>,
         config: PodConfig,
+        kinds: BTreeMap<SourceName, SourceKind>,
         sources_ready: watch::Sender<bool>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             shared,
             config,
+            kinds,
             entries: BTreeMap::new(),
             leftovers: BTreeMap::new(),
             restored: BTreeMap::new(),

@@ -8,11 +8,9 @@ use super::path::Path;
 /// Longest message and value kept; a manifest may hold megabytes of text in one scalar.
 const MAX_TEXT: usize = 1024;
 
-/// Why a manifest is no pod. The last good version of the pod stays in force; only a changed
-/// manifest helps.
+/// Why a manifest is no pod. The last good version of the pod stays in force; only a changed manifest helps.
 ///
-/// Shown as one line: `line 12, column 9: spec.containers[0].ports[0].containerPort: invalid type:
-/// …`.
+/// Shown as one line: `line 12, column 9: spec.containers[0].ports[0].containerPort: invalid type: …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestError {
     message: String,

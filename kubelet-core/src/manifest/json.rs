@@ -1,5 +1,4 @@
-//! Strict JSON as a tree. Only the structure is read here; tokens are left to `serde_json`, which
-//! keeps no places.
+//! Strict JSON as a tree. Only the structure is read here; tokens are left to `serde_json`, which keeps no places.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -8,8 +8,8 @@ use super::{parse, path};
 
 /// Finds the lines of a manifest's fields.
 ///
-/// Holds the text; it is read again at the first question, so that a manifest without errors costs
-/// nothing more. Cheap to clone: clones share the text.
+/// Holds the text; it is read again at the first question, so that a manifest without errors costs nothing more.
+/// Cheap to clone: clones share the text.
 #[derive(Clone)]
 pub struct Locator {
     text: Arc<[u8]>,
@@ -29,8 +29,8 @@ impl Locator {
 
     /// The line, counted from 1, of a field such as `spec.containers[0].ports[0].hostPort`.
     ///
-    /// Map keys stand in brackets (`metadata.labels[app]`). A field that is not in the text,
-    /// because it is missing or came from defaulting, is at its nearest parent that is.
+    /// Map keys stand in brackets (`metadata.labels[app]`). A field that is not in the text, because it is missing or
+    /// came from defaulting, is at its nearest parent that is.
     pub fn line_of(&self, path: &str) -> Option<u32> {
         let root = self.root.get_or_init(|| parse(&self.text).ok()).as_ref()?;
         let mut node: &Node = root;

@@ -9,12 +9,11 @@ pub(super) struct Mark {
     pub(super) column: u32,
 }
 
-/// Nesting beyond this is refused, aliases counted in full: everything that walks the tree
-/// recurses.
+/// Nesting beyond this is refused, aliases counted in full: everything that walks the tree recurses.
 pub(super) const MAX_DEPTH: u16 = 100;
 
 /// Most nodes in one text, and most that decoding visits when aliases repeat subtrees.
-pub(super) const MAX_NODES: u32 = 500_000;
+pub(super) const MAX_NODES: u32 = 1_000_000;
 
 /// One value and where it starts.
 #[derive(Debug)]

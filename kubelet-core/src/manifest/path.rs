@@ -38,8 +38,8 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// Splits `spec.limits[nvidia.com/gpu]` into `spec`, `limits`, `nvidia.com/gpu`. Never fails: what
-/// makes no sense names nothing.
+/// Splits `spec.limits[nvidia.com/gpu]` into `spec`, `limits`, `nvidia.com/gpu`. Never fails: what makes no sense
+/// names nothing.
 pub(super) fn segments(path: &str) -> impl Iterator<Item = &str> {
     let mut rest = path;
     std::iter::from_fn(move || {

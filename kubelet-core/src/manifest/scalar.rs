@@ -1,7 +1,6 @@
 //! What an unquoted YAML 1.1 scalar means.
 //!
-//! Source: kubelet 1.36 reads manifests through sigs.k8s.io/yaml, whose resolver is that of go-yaml
-//! v2.
+//! Source: kubelet 1.36 reads manifests through sigs.k8s.io/yaml, whose resolver is that of go-yaml v2.
 
 use super::node::Value;
 
@@ -36,8 +35,7 @@ pub(super) fn resolve(text: &str) -> Value {
     }
 }
 
-/// Any base, by prefix; a bare leading zero means octal. Only what fits 64 bits, signed or not, is
-/// an integer.
+/// Any base, by prefix; a bare leading zero means octal. Only what fits 64 bits, signed or not, is an integer.
 fn integer(text: &str) -> Option<i128> {
     let (negative, magnitude) = match text.strip_prefix(['+', '-']) {
         Some(rest) => (text.starts_with('-'), rest),

@@ -30,8 +30,7 @@ pub(super) fn parse(text: &str) -> Result<Arc<Node>, ManifestError> {
     }
     let (event, at) = reader.next()?;
     let root = reader.node(event, at, 0)?;
-    // The rest of the document is syntax only, but a broken end must not pass: a file may still be
-    // in writing.
+    // The rest of the document is syntax only, but a broken end must not pass: a file may still be in writing.
     while !matches!(reader.next()?, (Event::DocumentEnd | Event::StreamEnd, _)) {}
     Ok(root)
 }
@@ -140,8 +139,7 @@ impl<'t> Reader<'t> {
             let Value::Map(entries) = &source.value else {
                 return Err(wrong());
             };
-            // Copies count like values that are written out, or merges of merges would grow without
-            // bound.
+            // Copies count like values that are written out, or merges of merges would grow without bound.
             self.nodes = self
                 .nodes
                 .saturating_add(u32::try_from(entries.len()).unwrap_or(u32::MAX));
@@ -177,8 +175,7 @@ fn typed(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Mark) -> Result<
             value @ (Value::Int(_) | Value::Float(..)) => Ok(value),
             _ => wrong("number"),
         },
-        // Private tags say nothing about JSON types, so the text counts as it stands; `!` means "do
-        // not resolve".
+        // Private tags say nothing about JSON types, so the text counts as it stands; `!` means "do not resolve".
         Some(_) if plain && tag.is_some_and(|tag| !tag.suffix().is_empty()) => Ok(scalar::resolve(text)),
         Some(_) => Ok(Value::Text(text.into())),
     }

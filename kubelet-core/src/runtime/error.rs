@@ -99,9 +99,10 @@ impl RuntimeError {
         matches!(self, Self::NotFound { .. })
     }
 
-    /// Whether the runtime gave no answer or may still act, so that the pod must be looked at before anything is repeated.
+    /// Whether the runtime may still act, or is acting, on what was asked before, so that the pod must be looked at
+    /// before anything is repeated.
     #[must_use]
     pub fn must_look_first(&self) -> bool {
-        matches!(self, Self::Uncertain { .. } | Self::Taken { .. })
+        matches!(self, Self::Uncertain { .. } | Self::Taken { .. } | Self::Busy { .. })
     }
 }

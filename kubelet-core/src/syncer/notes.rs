@@ -1,5 +1,6 @@
 //! What a step tells its worker while it runs.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ impl StepNotes {
     }
 
     /// A container could not be started; shown as its waiting reason until it can.
-    pub fn start_failed(&self, container: &str, reason: impl Into<String>, message: impl Into<String>) {
+    pub fn start_failed(&self, container: &str, reason: impl Into<Cow<'static, str>>, message: impl Into<String>) {
         self.reasons_mut()
             .insert(container.to_owned(), StartReason::new(reason, message));
     }

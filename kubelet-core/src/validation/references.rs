@@ -4,6 +4,8 @@ mod find;
 
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::objects::ObjectKind;
+
 /// A kind of object, or a way of using one, that a node can usually only get from an API server.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[non_exhaustive]
@@ -48,6 +50,24 @@ impl ApiReference {
             Self::ServiceAccountTokens => "serviceaccounts (via projected volumes)",
             Self::ClusterTrustBundles => "clustertrustbundles",
             Self::PodCertificates => "podcertificates",
+        }
+    }
+
+    /// The kind of object that an [`ObjectSource`](crate::ObjectSource) has to serve for it, if that is of any use.
+    #[must_use]
+    pub fn object_kind(self) -> Option<ObjectKind> {
+        match self {
+            Self::Secrets => Some(ObjectKind::Secret),
+            Self::ConfigMaps => Some(ObjectKind::ConfigMap),
+            Self::PersistentVolumeClaims => Some(ObjectKind::PersistentVolumeClaim),
+            Self::ResourceClaims => Some(ObjectKind::ResourceClaim),
+            Self::CsiDrivers => Some(ObjectKind::CSIDriver),
+            Self::ClusterTrustBundles => Some(ObjectKind::ClusterTrustBundle),
+            Self::ServiceAccounts
+            | Self::Endpoints
+            | Self::EphemeralVolumes
+            | Self::ServiceAccountTokens
+            | Self::PodCertificates => None,
         }
     }
 }

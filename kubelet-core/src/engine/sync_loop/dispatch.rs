@@ -38,12 +38,12 @@ impl SyncLoop {
             self.note_leftover(&uid);
         }
         // What runs is admitted before what is new, so that it is not refused for lack of room.
-        let (restored, new): (Vec<_>, Vec<_>) = self
-            .config
-            .pods_in_order()
-            .into_iter()
-            .partition(|pod| self.leftovers.contains_key(pod.uid()));
-        for pod in restored.into_iter().chain(new) {
+        let mut pods: Vec<Arc<PodRecord>> = self.config.pods().cloned().collect();
+        pods.sort_by_key(|pod| {
+            let is_new = !self.leftovers.contains_key(pod.uid());
+            (is_new, pod.created_at(), pod.uid().clone())
+        });
+        for pod in pods {
             self.add(pod);
         }
         self.end_leftovers().await;

@@ -90,7 +90,7 @@ impl SyncLoop {
         // A leftover of a static source, or of an unknown one, holds its name: whoever is wished for under it waits.
         let is_managed = source
             .as_ref()
-            .is_some_and(|source| self.config.kind(source) == Some(SourceKind::Managed));
+            .is_some_and(|source| self.kinds.get(source) == Some(&SourceKind::Managed));
         let name = seen
             .and_then(|seen| seen.key.clone())
             .filter(|_| !is_managed && known.is_none_or(|known| known.name.is_none()))
@@ -131,8 +131,8 @@ impl SyncLoop {
         }
         let spoken = match &leftover.source {
             // A source that is not configured any more has nothing to say: all others have.
-            Some(source) => self.config.ready(source).unwrap_or_else(|| self.config.all_ready()),
-            None => self.config.all_ready(),
+            Some(source) if self.kinds.contains_key(source) => self.config.ready(source),
+            _ => self.config.all_ready(),
         };
         if !spoken {
             return;

@@ -125,16 +125,12 @@ impl Worker {
 
     /// Tells a status, after what must never be unsaid is on disk.
     pub(super) async fn publish(&mut self, pod: &Arc<PodRecord>, status: PodStatus) -> Arc<PodStatus> {
-        self.tell(pod, status, SetStatus::default()).await
+        self.tell(pod, status, SetStatus::live()).await
     }
 
     /// The same, of a pod of which nothing runs any more.
     pub(super) async fn publish_down(&mut self, pod: &Arc<PodRecord>, status: PodStatus) {
-        let how = SetStatus {
-            containers_may_run: false,
-            ..SetStatus::default()
-        };
-        self.tell(pod, status, how).await;
+        self.tell(pod, status, SetStatus::stopped()).await;
     }
 
     /// The last word on a pod.
@@ -146,12 +142,7 @@ impl Worker {
         } else {
             final_status(pod, &previous, self.shared.clock.now())
         };
-        let how = SetStatus {
-            finished: true,
-            containers_may_run: false,
-            ..SetStatus::default()
-        };
-        self.tell(pod, status, how).await;
+        self.tell(pod, status, SetStatus::finished()).await;
     }
 
     async fn tell(&mut self, pod: &Arc<PodRecord>, status: PodStatus, how: SetStatus) -> Arc<PodStatus> {
@@ -170,7 +161,9 @@ impl Worker {
                 }
             }
         }
-        self.shared.statuses.set(pod, status, how)
+        self.shared.statuses.set(pod, status, how);
+        // What counts is what was taken, which never goes back.
+        self.previous()
     }
 
     /// Shows why containers could not be started, unless a step only got something going: then the next look tells.

@@ -88,7 +88,8 @@ impl Worker {
                 changed = self.wish.changed() => {
                     self.dirty = true;
                     if changed.is_err() {
-                        break step.await;
+                        // This worker holds a sender of its own.
+                        continue;
                     }
                     let as_before = self.wish.borrow_and_update().is_as_before(&self.taken);
                     if on_change == OnChange::Stop && !as_before {

@@ -1,0 +1,6 @@
+//! The whole engine on the fake runtime, in simulated time.
+
+mod engine {
+    mod harness;
+    mod life;
+}

@@ -1,0 +1,120 @@
+//! The life of single pods.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_core::jiff::Timestamp;
+use kubelet_core::{StateDir, TokioClock};
+use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+
+use super::harness::Node;
+
+pub(crate) fn fake() -> FakeRuntime {
+    FakeRuntime::builder()
+        .clock(Arc::new(TokioClock::starting_at(
+            Timestamp::from_second(1_700_000_000).unwrap(),
+        )))
+        .all_images_present()
+        .build()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_starts_runs_and_goes() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("web").uid("u1").container("app", |c| c).build();
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("running", |node| node.phase("web").as_deref() == Some("Running")).await;
+    let status = node.status("web").unwrap();
+    let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready").unwrap();
+    assert_eq!(ready.status, "True");
+    node.pods.set(Vec::new()).await.unwrap();
+    node.until("gone", |node| node.named("web").is_none()).await;
+    assert!(runtime.containers().is_empty());
+    assert!(runtime.sandboxes().is_empty());
+    assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+    let report = node.stop().await;
+    assert!(report.in_flight.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_completes_has_succeeded_and_stays_so() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start(&runtime, state.clone());
+    let pod = PodBuilder::new("job")
+        .uid("u1")
+        .restart_policy("Never")
+        .container("app", |c| c.args(["exit=0", "after=3s"]))
+        .build();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
+    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded")).await;
+    node.kill().await;
+    let creates = runtime.count(Op::CreateContainer);
+    let node = Node::start(&runtime, state);
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded")).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(node.phase("job").as_deref(), Some("Succeeded"));
+    assert_eq!(runtime.count(Op::CreateContainer), creates);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_loop_backs_off() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("crash")
+        .uid("u1")
+        .container("app", |c| c.args(["exit=1", "after=1s"]))
+        .build();
+    node.pods.set(vec![pod]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let starts: Vec<u64> = runtime
+        .calls()
+        .iter()
+        .filter(|call| call.op == Op::StartContainer)
+        .map(|call| call.at.as_millis() as u64)
+        .collect();
+    let pauses: Vec<u64> = starts.windows(2).map(|w| (w[1] - w[0]) / 1000).collect();
+    assert_eq!(pauses, [1, 11, 21, 41], "{starts:?}");
+    let status = node.status("crash").unwrap();
+    let container = &status.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(container.restart_count, 4);
+    let waiting = container.state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
+    assert!(node.events.count("BackOff") >= 1);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_takes_its_pods_over() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start(&runtime, state.clone());
+    let pods: Vec<_> = (0..20)
+        .map(|i| {
+            PodBuilder::new(format!("p{i}"))
+                .uid(format!("u{i}"))
+                .container("app", |c| c)
+                .build()
+        })
+        .collect();
+    node.pods.set(pods.clone()).await.unwrap();
+    node.until("all run", |node| {
+        (0..20).all(|i| node.phase(&format!("p{i}")).as_deref() == Some("Running"))
+    })
+    .await;
+    node.kill().await;
+    let creates = runtime.count(Op::CreateContainer);
+    let node = Node::start(&runtime, state);
+    node.pods.set(pods).await.unwrap();
+    node.until("all run", |node| {
+        (0..20).all(|i| node.phase(&format!("p{i}")).as_deref() == Some("Running"))
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), creates);
+    assert_eq!(runtime.count(Op::StopContainer), 0);
+    node.stop().await;
+}
