@@ -65,7 +65,8 @@ pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use status::{
-    PodPhase, Published, StartReason, StartReasons, StatusInput, StatusOverride, StatusSink, StatusUpdate,
-    active_deadline, equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
+    JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,
+    StatusManager, StatusOverride, StatusReader, StatusSettings, StatusSink, StatusUpdate, WatchSink, active_deadline,
+    equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
     read_termination_message, reason, rejected_status, waiting_status,
 };
