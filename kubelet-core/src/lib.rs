@@ -84,3 +84,12 @@ pub use status::{PodPhase, Published, SetOutcome, SetStatus, StartReason, StartR
 pub use syncer::{AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing, StepContext, StepNotes, SyncError, Synced, Termination};
 pub use validation::{ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError, refuse_api_references, validate_pod};
 pub use whole_pods::{WholePods};
+pub use source::{
+    InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
+};
+pub use status::{
+    JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,
+    StatusManager, StatusOverride, StatusReader, StatusSettings, StatusSink, StatusUpdate, WatchSink, active_deadline,
+    equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
+    read_termination_message, reason, rejected_status, waiting_status,
+};

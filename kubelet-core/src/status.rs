@@ -12,6 +12,7 @@ mod overrides;
 mod phase;
 mod reasons;
 mod rules;
+mod sinks;
 mod termination_message;
 
 use std::fmt;
@@ -28,11 +29,12 @@ pub use conditions::is_kubelet_condition;
 pub use equality::equal_for_publishing;
 pub use final_status::final_status;
 pub use generate::{StatusInput, generate_pod_status};
-pub use journal::StatusReader;
+pub use journal::{StatusChange, StatusReader};
 pub use manager::{SetOutcome, SetStatus, StatusManager, StatusSettings};
 pub use overrides::{StatusOverride, active_deadline, rejected_status, waiting_status};
 pub use phase::{PodPhase, pod_is_terminal};
 pub use reasons::{StartReason, StartReasons, reason};
+pub use sinks::{JsonLinesSink, WatchSink};
 pub use termination_message::read_termination_message;
 
 /// One version of a pod's status.

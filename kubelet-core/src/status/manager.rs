@@ -126,7 +126,9 @@ struct Numbers {
 
 impl fmt::Debug for StatusManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatusManager").field("journal", &self.journal).finish_non_exhaustive()
+        f.debug_struct("StatusManager")
+            .field("journal", &self.journal)
+            .finish_non_exhaustive()
     }
 }
 
@@ -234,8 +236,8 @@ impl StatusManager {
     /// Dropping it drops all calls to sinks.
     pub async fn run(&self, sinks: Vec<Arc<dyn StatusSink>>, stop: CancellationToken) {
         let mut tasks = JoinSet::new();
-        for sink in sinks {
-            let span = tracing::info_span!("status_sink", ?sink);
+        for (number, sink) in sinks.into_iter().enumerate() {
+            let span = tracing::info_span!("status_sink", number);
             let delivery = Delivery::new(sink, self.journal.reader(), &self.settings, self.numbers.clone());
             tasks.spawn(delivery.run(stop.child_token()).instrument(span));
         }

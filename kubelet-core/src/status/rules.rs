@@ -104,14 +104,23 @@ mod tests {
         ] {
             let container = json!([{"name": "c", "image": "i"}]);
             let (spec, list) = if init {
-                (json!({"restartPolicy": policy, "initContainers": container, "containers": []}), "initContainerStatuses")
+                (
+                    json!({"restartPolicy": policy, "initContainers": container, "containers": []}),
+                    "initContainerStatuses",
+                )
             } else {
-                (json!({"restartPolicy": policy, "containers": container}), "containerStatuses")
+                (
+                    json!({"restartPolicy": policy, "containers": container}),
+                    "containerStatuses",
+                )
             };
             let pod = record(json!({"spec": spec}));
             let found = illegal_restart(&pod, &status(list, &ended(code)), &status(list, &running));
             assert_eq!(found.is_some(), illegal, "{policy} {init} {code}");
-            assert_eq!(illegal_restart(&pod, &status(list, &ended(code)), &status(list, &ended(code))), None);
+            assert_eq!(
+                illegal_restart(&pod, &status(list, &ended(code)), &status(list, &ended(code))),
+                None
+            );
         }
     }
 }

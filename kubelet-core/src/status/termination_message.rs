@@ -220,6 +220,7 @@ mod tests {
         assert_eq!(read_termination_message(&container, 1).unwrap().len(), 2048);
     }
 
+    #[cfg(unix)]
     #[test]
     fn what_is_no_file_is_not_read() {
         let dir = tempfile::tempdir().unwrap();

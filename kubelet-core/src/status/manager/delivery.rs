@@ -58,7 +58,8 @@ struct Leave {
 }
 
 enum Outcome {
-    Published(StatusUpdate, Published),
+    /// Of the life that the update was of.
+    Published(u64, StatusUpdate, Published),
     Forgotten,
 }
 
@@ -164,7 +165,9 @@ impl Delivery {
 
     /// Gives a pod its turn, unless it waits for it already or a call goes on.
     fn enqueue(&mut self, uid: PodUid) {
-        let Some(cursor) = self.cursors.get_mut(&uid) else { return };
+        let Some(cursor) = self.cursors.get_mut(&uid) else {
+            return;
+        };
         match cursor.stage {
             Stage::Queued | Stage::Busy => return,
             Stage::Paused(until) => {
@@ -190,15 +193,18 @@ impl Delivery {
     fn start_calls(&mut self) {
         while self.calls.len() < self.limit {
             let Some(uid) = self.queue.pop_front() else { return };
-            let Some(cursor) = self.cursors.get_mut(&uid) else { continue };
+            let Some(cursor) = self.cursors.get_mut(&uid) else {
+                continue;
+            };
             let sink = self.sink.clone();
             // Of an update whose version the sink has by now, nothing is left to tell.
             let pending = cursor.pending.take().filter(|update| update.version > cursor.accepted);
             if let Some(update) = pending {
                 cursor.stage = Stage::Busy;
+                let life = cursor.life;
                 self.calls.push(Box::pin(async move {
                     let published = sink.publish(&update).await;
-                    (uid, Outcome::Published(update, published))
+                    (uid, Outcome::Published(life, update, published))
                 }));
             } else if cursor.leave.is_some() {
                 cursor.stage = Stage::Busy;
@@ -213,7 +219,9 @@ impl Delivery {
     }
 
     fn ended(&mut self, uid: PodUid, outcome: Outcome) {
-        let Some(cursor) = self.cursors.get_mut(&uid) else { return };
+        let Some(cursor) = self.cursors.get_mut(&uid) else {
+            return;
+        };
         cursor.stage = Stage::Idle;
         match outcome {
             Outcome::Forgotten => {
@@ -224,7 +232,7 @@ impl Delivery {
                 }
                 return;
             }
-            Outcome::Published(update, Published::Accepted) => {
+            Outcome::Published(_, update, Published::Accepted) => {
                 cursor.accepted = update.version;
                 if let Some(since) = cursor.since.take() {
                     self.numbers.told.observe(since.elapsed());
@@ -233,12 +241,14 @@ impl Delivery {
                     cursor.since = Some(Instant::now());
                 }
             }
-            Outcome::Published(_, Published::Gone) => {
+            // That it came again meanwhile is not what the sink spoke of.
+            Outcome::Published(life, _, Published::Gone) if life != cursor.life => {}
+            Outcome::Published(_, _, Published::Gone) => {
                 cursor.gone = true;
                 cursor.pending = None;
                 cursor.since = None;
             }
-            Outcome::Published(update, Published::Retry(after)) => {
+            Outcome::Published(_, update, Published::Retry(after)) => {
                 if cursor.pending.is_none() {
                     let given_up = cursor.leave.as_mut().is_some_and(|leave| {
                         leave.tries += 1;
