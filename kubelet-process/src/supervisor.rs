@@ -149,7 +149,10 @@ impl<'a> Supervisor<'a> {
         let pid = spawn(id, spec, root.as_ref(), &spec.argv, output)?;
         // A child that was not reaped keeps its number, so that this is surely it, even if it has ended.
         let main = process::identity_of_child(pid);
-        reaper.add(pid);
+        if let Err(err) = reaper.add(pid) {
+            kill_tree(pid);
+            return Err(format!("cannot watch the process: {err}"));
+        }
         let mut supervisor = Self {
             dir,
             id,
@@ -289,7 +292,6 @@ impl<'a> Supervisor<'a> {
             },
             Ok((Request::Exec { argv }, pipes)) => match self.exec(&argv, pipes) {
                 Ok(pid) => {
-                    self.reaper.add(pid);
                     self.execs.push(Exec {
                         pid,
                         caller: Some(caller),
@@ -305,7 +307,7 @@ impl<'a> Supervisor<'a> {
         control::answer(caller, &response);
     }
 
-    fn exec(&self, argv: &[String], pipes: Vec<OwnedFd>) -> Result<i32, String> {
+    fn exec(&mut self, argv: &[String], pipes: Vec<OwnedFd>) -> Result<i32, String> {
         if self.ended.is_some() || self.killing {
             return Err("the container is ending".to_owned());
         }
@@ -317,7 +319,14 @@ impl<'a> Supervisor<'a> {
             stdout: Stdio::from(stdout),
             stderr: Stdio::from(stderr),
         };
-        spawn(self.id, &self.config.process, self.root.as_ref(), argv, output)
+        let pid = spawn(self.id, &self.config.process, self.root.as_ref(), argv, output)?;
+        match self.reaper.add(pid) {
+            Ok(()) => Ok(pid),
+            Err(err) => {
+                kill_tree(pid);
+                Err(format!("cannot watch the command: {err}"))
+            }
+        }
     }
 
     fn stop(&mut self) {
@@ -352,6 +361,10 @@ impl<'a> Supervisor<'a> {
             }
         }
         self.execs.retain(|exec| exec.pid != 0);
+        if reaped.nobody_left && self.ended.is_none() {
+            // Nothing of ours reaps elsewhere. Better a wrong signal than a container that never ends.
+            self.ended = Some((Ended::Signal(libc::SIGKILL), SystemClock.now()));
+        }
         Ok(reaped.nobody_left)
     }
 

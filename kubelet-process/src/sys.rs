@@ -13,6 +13,8 @@ pub(crate) fn child_deaths() -> io::Result<OwnedFd> {
     // SAFETY: both sets live on this stack and are initialised by sigemptyset before anything reads them; the
     // descriptor is fresh, so that nobody else owns it.
     unsafe {
+        // An agent that ignores deaths of children hands that down, and the kernel would forget how they ended.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let mut blocked: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut blocked);
         // A service manager that ends a whole group signals the container as well: its supervisor stays to see how

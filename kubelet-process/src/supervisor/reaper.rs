@@ -44,14 +44,16 @@ impl Reaper {
     }
 
     /// Adds a child that was just started.
-    pub(crate) fn add(&mut self, child: i32) {
+    ///
+    /// # Errors
+    /// It could not be watched, for lack of descriptors: its end would never show.
+    pub(crate) fn add(&mut self, child: i32) -> io::Result<()> {
         if let Self::Known { handles } = self
             && let Some(pid) = Pid::from_raw(child)
-            // An own child that was not reaped exists, so that only a lack of descriptors makes this fail.
-            && let Ok(handle) = pidfd_open(pid, PidfdFlags::empty())
         {
-            handles.push((child, handle));
+            handles.push((child, pidfd_open(pid, PidfdFlags::empty())?));
         }
+        Ok(())
     }
 
     /// What becomes readable when there is something to reap.

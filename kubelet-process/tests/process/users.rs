@@ -29,12 +29,14 @@ async fn a_container_runs_as_the_user_that_it_asks_for() {
     }
     for mode in BOTH {
         let node = Node::start(mode).await;
-        let mut config = node.script("id -u; id -g; id -G; sleep 1000");
+        let ready = node.pipe("ready");
+        let mut config = node.script("id -u; id -g; id -G; echo > $T/ready; sleep 1000");
         config.security.run_as_user = Some(NOBODY);
         config.security.run_as_group = Some(4242);
         config.security.supplemental_groups = vec![4243];
         config.security.no_new_privileges = true;
         let id = node.run_config(&config).await.unwrap();
+        ready.read().await;
         let seen = node
             .exec(&id, "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status")
             .await;
@@ -106,7 +108,7 @@ async fn a_folder_is_a_root_file_system_with_its_mounts() {
         config.command = vec![
             "sh".to_owned(),
             "-c".to_owned(),
-            "cat /link/data; exec sleep 1000".to_owned(),
+            "cat /link/data; echo > /ready; exec sleep 1000".to_owned(),
         ];
         config.log_path = "app/0.log".into();
         config.security.read_only_root = true;
@@ -120,10 +122,13 @@ async fn a_folder_is_a_root_file_system_with_its_mounts() {
                 mount
             })
             .collect();
+        let ready = node.pipe("ready");
         config
             .mounts
             .push(Mount::new("/link/data", node.dir.path().join("data")));
+        config.mounts.push(Mount::new("/ready", node.dir.path().join("ready")));
         let id = node.run_config(&config).await.unwrap();
+        ready.read().await;
         let seen = node
             .exec(&id, "pwd; echo /*; touch /new 2>/dev/null || echo read-only; test -e /dev/null && echo dev; echo more >> /run/data")
             .await;
