@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
 
-use crate::admission::{AbsentParts, Abilities, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView};
+use crate::admission::{Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView};
 use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::config::PodConfig;
@@ -15,7 +15,7 @@ use crate::event::{EventSink, TracingEvents};
 use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
-use crate::kubelet::{Kubelet, OnStop, Observer, RunParts};
+use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
 use crate::logs::LogPaths;
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
@@ -319,7 +319,12 @@ impl KubeletBuilder {
                 root.clone(),
                 pod_logs.clone(),
             ),
-            Place::Memory(state) => (state.clone(), NodeFiles::Nowhere, PathBuf::from("/"), PathBuf::from("/")),
+            Place::Memory(state) => (
+                state.clone(),
+                NodeFiles::Nowhere,
+                PathBuf::from("/"),
+                PathBuf::from("/"),
+            ),
         };
         let (writer, cache) = pod_status_cache();
         let (relist, requests) = relist_requests();
@@ -372,7 +377,9 @@ impl KubeletBuilder {
         };
         let threshold = generator
             .as_ref()
-            .map_or(std::time::Duration::from_secs(180), |generator| generator.health_threshold());
+            .map_or(std::time::Duration::from_secs(180), |generator| {
+                generator.health_threshold()
+            });
         let pleg_health = PlegHealth::new(threshold);
         let names: Vec<_> = self
             .sources

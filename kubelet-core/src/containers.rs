@@ -131,7 +131,9 @@ impl PodSyncer for ContainerSyncer {
     async fn check(&self) -> Result<BackendStatus, BoxError> {
         let info = self.runtime.info().await?;
         let mut status = BackendStatus::ready(info.name.clone(), info.version.clone());
-        status.not_ready = info.unmet(RUNTIME_READY).map(|why| format!("runtime is not ready: {why}"));
+        status.not_ready = info
+            .unmet(RUNTIME_READY)
+            .map(|why| format!("runtime is not ready: {why}"));
         status.network_not_ready = info.unmet(NETWORK_READY);
         status.survives_restart = info.survives_restart;
         *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();

@@ -61,7 +61,8 @@ impl NodeFiles {
 
     /// What a container left as its termination message, after the runtime's own message.
     pub(crate) async fn termination_message(self, container: ObservedContainer, in_pod: usize) -> Option<String> {
-        self.run(None, move || read_termination_message(&container, in_pod)).await
+        self.run(None, move || read_termination_message(&container, in_pod))
+            .await
     }
 
     /// Removes what the engine made for a pod.
@@ -135,7 +136,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pod = dir.path().join("pods/u1");
         let files = NodeFiles::Disk;
-        files.make_dirs(vec![pod.join("volumes"), pod.join("plugins")]).await.unwrap();
+        files
+            .make_dirs(vec![pod.join("volumes"), pod.join("plugins")])
+            .await
+            .unwrap();
         files.make_open_file(pod.join("containers/app/0011")).await.unwrap();
         std::fs::create_dir(pod.join("volumes/precious")).unwrap();
         assert!(files.remove_pod(pod.clone(), None).await.is_err());

@@ -201,7 +201,10 @@ impl KubeletHandle {
     /// [`HandleError::NoContainer`] if there is no log that the target can mean.
     pub async fn logs(&self, target: &ContainerTarget, options: LogOptions) -> Result<LogReader, HandleError> {
         let container = self.find(target, |c| c.state != ContainerState::Created)?;
-        let path = container.log_path.clone().ok_or(HandleError::Unsupported { what: "logs" })?;
+        let path = container
+            .log_path
+            .clone()
+            .ok_or(HandleError::Unsupported { what: "logs" })?;
         let liveness = Arc::new(StillRuns {
             handle: self.clone(),
             pod: target.pod.clone(),
@@ -217,7 +220,11 @@ impl KubeletHandle {
     /// # Errors
     /// [`HandleError::NoContainer`] if it does not run.
     pub async fn exec(&self, target: &ContainerTarget, request: ExecRequest) -> Result<ExecOutput, HandleError> {
-        let runtime = self.parts.runtime.as_ref().ok_or(HandleError::Unsupported { what: "exec" })?;
+        let runtime = self
+            .parts
+            .runtime
+            .as_ref()
+            .ok_or(HandleError::Unsupported { what: "exec" })?;
         let container = self.find(target, ObservedContainer::is_running)?;
         runtime.exec(&container.id, request).await.map_err(HandleError::Runtime)
     }
@@ -231,12 +238,19 @@ impl KubeletHandle {
             uid: target.pod.clone(),
         })?;
         let mut fitting = observed.of_name(&target.container).filter(|c| fits(c));
-        let found = if target.previous { fitting.nth(1) } else { fitting.next() };
+        let found = if target.previous {
+            fitting.nth(1)
+        } else {
+            fitting.next()
+        };
         found.cloned().ok_or_else(|| HandleError::NoContainer {
             message: match (target.previous, observed.newest(&target.container)) {
                 (true, _) => format!("previous terminated container \"{}\" not found", target.container),
                 (false, Some(_)) => format!("container \"{}\" is not running", target.container),
-                (false, None) => format!("container \"{}\" is waiting to start or is not in the pod", target.container),
+                (false, None) => format!(
+                    "container \"{}\" is waiting to start or is not in the pod",
+                    target.container
+                ),
             },
         })
     }
@@ -248,25 +262,26 @@ impl KubeletHandle {
     ///
     /// # Cancellation
     /// The end goes on.
-    pub async fn kill(
-        &self,
-        uid: &PodUid,
-        grace: Option<Duration>,
-        status: StatusOverride,
-    ) -> Result<(), HandleError> {
+    pub async fn kill(&self, uid: &PodUid, grace: Option<Duration>, status: StatusOverride) -> Result<(), HandleError> {
         let missing = || HandleError::NoPod { uid: uid.clone() };
         let shared = &self.parts.shared;
         let link = shared.workers().get(uid).cloned().ok_or_else(missing)?;
         let grace = grace.unwrap_or_else(|| {
             let wish = link.wish.borrow();
-            wish.pod.as_ref().map_or(Duration::ZERO, |pod| pod.facts().termination_grace)
+            wish.pod
+                .as_ref()
+                .map_or(Duration::ZERO, |pod| pod.facts().termination_grace)
         });
         let termination = Termination::new(KillCause::Evicted, grace).with_status(status);
         let command = Command::Kill {
             uid: uid.clone(),
             termination,
         };
-        self.parts.commands.send(command).await.map_err(|_| HandleError::NotRunning)?;
+        self.parts
+            .commands
+            .send(command)
+            .await
+            .map_err(|_| HandleError::NotRunning)?;
         // Source: kubelet 1.36, `pod_workers.go`.
         let patience = Duration::from_secs(10).max(grace.mul_f64(1.5));
         let mut stage = link.stage.clone();
@@ -336,7 +351,8 @@ impl KubeletHandle {
         );
         for ((from, to), count) in engine.transitions() {
             let labels = [("from", format!("{from:?}")), ("to", format!("{to:?}"))];
-            let labels: Vec<(&'static str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let labels: Vec<(&'static str, &str)> =
+                labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
             metrics.add(
                 "kubelet_pod_worker_transitions_total",
                 "Changes of the stage of pod workers.",

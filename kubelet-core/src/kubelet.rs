@@ -251,7 +251,11 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         },
     }
     let deadline = Instant::now() + shared.settings.stop_within;
-    let survives = shared.gate.borrow().status().is_none_or(|status| status.survives_restart);
+    let survives = shared
+        .gate
+        .borrow()
+        .status()
+        .is_none_or(|status| status.survives_restart);
     if outcome.is_ok() && (parts.on_stop == OnStop::StopPods || !survives) {
         stop_pods(&shared, deadline).await;
     }
@@ -377,7 +381,11 @@ async fn stop_pods(shared: &Shared, deadline: Instant) {
             let _ = link.stage.wait_for(|stage| *stage >= Stage::Terminated).await;
         }
     };
-    let _ = tokio::time::timeout_at(deadline - deadline.saturating_duration_since(Instant::now()).mul_f64(0.1), all_down).await;
+    let _ = tokio::time::timeout_at(
+        deadline - deadline.saturating_duration_since(Instant::now()).mul_f64(0.1),
+        all_down,
+    )
+    .await;
 }
 
 fn in_flight(shared: &Shared) -> Vec<(PodUid, Vec<String>)> {

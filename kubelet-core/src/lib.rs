@@ -48,48 +48,84 @@ pub use k8s_openapi;
 pub use k8s_openapi::jiff;
 pub use tokio_util::sync::CancellationToken;
 
-pub use actions::{ActionInputs, ContainerKillCause, KillAction, PodActions, ResetAction, SandboxAction, StartAction, compute_pod_actions};
-pub use admission::{Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo, NodeFit, NodeSettings, NodeView, Operation};
+pub use actions::{
+    ActionInputs, ContainerKillCause, KillAction, PodActions, ResetAction, SandboxAction, StartAction,
+    compute_pod_actions,
+};
+pub use admission::{
+    Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
+    NodeFit, NodeSettings, NodeView, Operation,
+};
 pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};
 pub use builder::{Backend, BuildError, KubeletBuilder};
-pub use cache::{CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache, relist_requests};
+pub use cache::{
+    CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
+    relist_requests,
+};
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use config::{ConfigChanges, PodChange, PodConfig, ServesLocally};
-pub use containers::{Containers};
-pub use defaults::{apply_defaults};
-pub use engine::{Stage};
+pub use containers::Containers;
+pub use defaults::apply_defaults;
+pub use engine::Stage;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use handle::{ContainerTarget, HandleError, Health, KubeletHandle, PodSnapshot};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
 pub use kubelet::{Kubelet, OnStop, RunError, StopReport};
-pub use logs::{ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord, LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError, RotateError, Rotated, container_log_link, container_log_name, pod_uid_of_log_dir, remove_logs, restart_count_from_log_dir, tail_of_log};
-pub use manifest::{Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod, decode_pods, manifest_kind};
+pub use logs::{
+    ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord,
+    LogRotation, LogStream, LogWriter, MAX_RECORD_CONTENT, RecordError, RotateError, Rotated, container_log_link,
+    container_log_name, pod_uid_of_log_dir, remove_logs, restart_count_from_log_dir, tail_of_log,
+};
+pub use manifest::{
+    Decoded, Locator, MAX_MANIFEST_BYTES, ManifestError, ManifestKind, UnknownField, decode_pod, decode_pods,
+    manifest_kind,
+};
 pub use metrics::{Counter, DEFAULT_BUCKETS, Gauge, Histogram, MetricSample, MetricSet, MetricSource, MetricValue};
-pub use objects::{DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, Watched};
+pub use objects::{
+    DirectoryObjects, Freshness, MapObjects, Object, ObjectError, ObjectFileFault, ObjectKey, ObjectKind, ObjectQuery,
+    ObjectSource, ObjectWatch, Watched,
+};
 pub use observation::{ObservedContainer, ObservedSandbox, PodObservation};
 pub use pleg::{PlegContext, PlegError, PlegHealth, PodLifecycleEventGenerator};
-pub use pod::{ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy, container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited};
+pub use pod::{
+    ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy,
+    container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
+};
 pub use provider::{PodProvider, ProvidedPod, ProviderError, ProviderHint, ResolvedPod};
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
-pub use resources::{ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits, pod_requests};
-pub use runnable::{NodeContext, Runnable, RunnableError, StartPhase};
-pub use runtime::{CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState, ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, Target, annotation, label};
-pub use settings::{Settings};
-pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
-pub use source::{ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind};
-pub use state_dir::{MemoryDisk, StateDir, StateError};
-pub use status::{PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusInput, StatusManager, StatusOverride, StatusReader, StatusSettings, StatusSink, StatusUpdate, active_deadline, equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal, read_termination_message, reason, rejected_status, waiting_status};
-pub use syncer::{AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing, StepContext, StepNotes, SyncError, Synced, Termination};
-pub use validation::{ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError, refuse_api_references, validate_pod};
-pub use whole_pods::{WholePods};
-pub use source::{
-    InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
+pub use resources::{
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits, pod_requests,
 };
+pub use runnable::{NodeContext, Runnable, RunnableError, StartPhase};
+pub use runtime::{
+    CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
+    ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
+    ImageService, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces, PortMapping,
+    PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RuntimeCondition, RuntimeError, RuntimeHandler,
+    RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, Target,
+    annotation, label,
+};
+pub use settings::Settings;
+pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
+pub use source::{
+    ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod,
+    Removed, SourceContext, SourceError, SourceItem, SourceKind,
+};
+pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use status::{
     JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,
     StatusManager, StatusOverride, StatusReader, StatusSettings, StatusSink, StatusUpdate, WatchSink, active_deadline,
     equal_for_publishing, final_status, generate_pod_status, is_kubelet_condition, pod_is_terminal,
     read_termination_message, reason, rejected_status, waiting_status,
 };
+pub use syncer::{
+    AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing,
+    StepContext, StepNotes, SyncError, Synced, Termination,
+};
+pub use validation::{
+    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
+    refuse_api_references, validate_pod,
+};
+pub use whole_pods::WholePods;

@@ -17,9 +17,7 @@ use crate::ids::PodUid;
 use crate::objects::ObjectSource;
 use crate::pod::PodRecord;
 use crate::provider::{PodProvider, ProviderError, ResolvedPod};
-use crate::syncer::{
-    AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced,
-};
+use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
 
 pub(crate) use observer::{ObserverContext, observe};
 
@@ -121,7 +119,12 @@ impl WholePodSyncer {
         let resolved = match self.resolve(work).await {
             Ok(resolved) => resolved,
             Err(error) => {
-                self.show(cx, &work.pod, "CreateContainerConfigError", &crate::error::error_chain(&error));
+                self.show(
+                    cx,
+                    &work.pod,
+                    "CreateContainerConfigError",
+                    &crate::error::error_chain(&error),
+                );
                 return Err(error);
             }
         };
@@ -168,12 +171,8 @@ impl WholePodSyncer {
         for view in pod.containers() {
             cx.notes.start_failed(view.name(), reason, message);
         }
-        cx.events.record(Event::new(
-            EventSubject::pod(pod),
-            EventType::Warning,
-            reason,
-            message,
-        ));
+        cx.events
+            .record(Event::new(EventSubject::pod(pod), EventType::Warning, reason, message));
     }
 }
 
@@ -203,7 +202,11 @@ impl PodSyncer for WholePodSyncer {
         }
         let mut wish = cx.wish.clone();
         loop {
-            let grace = wish.borrow_and_update().terminate.as_ref().map_or(Duration::ZERO, |end| end.grace);
+            let grace = wish
+                .borrow_and_update()
+                .terminate
+                .as_ref()
+                .map_or(Duration::ZERO, |end| end.grace);
             let asked = self.handed().get(uid).and_then(|handed| handed.deleted);
             if asked.is_none_or(|asked| grace < asked) {
                 cx.notes.acted();
@@ -263,5 +266,7 @@ impl PodSyncer for WholePodSyncer {
 
 /// Whether two versions of a pod wish for the same.
 fn same_wish(a: &PodRecord, b: &PodRecord) -> bool {
-    a.spec() == b.spec() && a.metadata().labels == b.metadata().labels && a.metadata().annotations == b.metadata().annotations
+    a.spec() == b.spec()
+        && a.metadata().labels == b.metadata().labels
+        && a.metadata().annotations == b.metadata().annotations
 }

@@ -61,19 +61,22 @@ impl ContainerSyncer {
         id: &SandboxId,
     ) -> Result<SandboxStatus, RuntimeError> {
         let call = self.runtime.sandbox_status(id);
-        self.bounded(notes, "sandbox_status", id.as_str(), self.limit(), call).await
+        self.bounded(notes, "sandbox_status", id.as_str(), self.limit(), call)
+            .await
     }
 
     pub(super) async fn call_stop_sandbox(&self, notes: &StepNotes, id: &SandboxId) -> Result<(), RuntimeError> {
         notes.acted();
         let call = self.runtime.stop_sandbox(id);
-        self.bounded(notes, "stop_sandbox", id.as_str(), self.limit(), call).await
+        self.bounded(notes, "stop_sandbox", id.as_str(), self.limit(), call)
+            .await
     }
 
     pub(super) async fn call_remove_sandbox(&self, notes: &StepNotes, id: &SandboxId) -> Result<(), RuntimeError> {
         notes.acted();
         let call = self.runtime.remove_sandbox(id);
-        self.bounded(notes, "remove_sandbox", id.as_str(), self.limit(), call).await
+        self.bounded(notes, "remove_sandbox", id.as_str(), self.limit(), call)
+            .await
     }
 
     pub(super) async fn call_create(
@@ -90,7 +93,8 @@ impl ContainerSyncer {
     pub(super) async fn call_start(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {
         notes.acted();
         let call = self.runtime.start_container(id);
-        self.bounded(notes, "start_container", id.as_str(), self.limit(), call).await
+        self.bounded(notes, "start_container", id.as_str(), self.limit(), call)
+            .await
     }
 
     pub(super) async fn call_stop(
@@ -108,7 +112,8 @@ impl ContainerSyncer {
     pub(super) async fn call_remove(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {
         notes.acted();
         let call = self.runtime.remove_container(id);
-        self.bounded(notes, "remove_container", id.as_str(), self.limit(), call).await
+        self.bounded(notes, "remove_container", id.as_str(), self.limit(), call)
+            .await
     }
 
     pub(super) async fn call_exec(

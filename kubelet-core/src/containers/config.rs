@@ -18,9 +18,7 @@ use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::PodUid;
 use crate::pod::{ContainerView, PodRecord};
-use crate::runtime::{
-    ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label,
-};
+use crate::runtime::{ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label};
 use crate::syncer::{StepContext, SyncError};
 
 const CONFIG_ERROR: &str = "CreateContainerConfigError";
@@ -123,11 +121,7 @@ impl ContainerSyncer {
     }
 
     /// How many containers of this name came before, by everything that still tells, and the log that follows from it.
-    async fn restart_count(
-        &self,
-        ground: &Ground<'_>,
-        view: &ContainerView<'_>,
-    ) -> Result<(u32, PathBuf), StartError> {
+    async fn restart_count(&self, ground: &Ground<'_>, view: &ContainerView<'_>) -> Result<(u32, PathBuf), StartError> {
         let observed = &ground.work.observed;
         let by_record = observed
             .of_name(view.name())
@@ -155,7 +149,11 @@ impl ContainerSyncer {
     async fn environment(&self, ground: &Ground<'_>, view: &ContainerView<'_>) -> Result<crate::env::Env, StartError> {
         let pod = &*ground.work.pod;
         let node = self.node.ledger.node();
-        let pod_ips = if pod.facts().host_network { node.addresses.clone() } else { ground.pod_ips.clone() };
+        let pod_ips = if pod.facts().host_network {
+            node.addresses.clone()
+        } else {
+            ground.pod_ips.clone()
+        };
         let fields = PodFields::new(pod.pod(), &self.node.node_name)
             .with_host_ips(node.addresses.iter().copied())
             .with_pod_ips(pod_ips);
@@ -225,7 +223,10 @@ fn annotations(pod: &PodRecord, view: &ContainerView<'_>, restart_count: u32) ->
     ]);
     let json = |value: serde_json::Result<String>| value.unwrap_or_default();
     if let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.pre_stop.as_ref()) {
-        annotations.insert(annotation::PRE_STOP_HANDLER.to_owned(), json(serde_json::to_string(hook)));
+        annotations.insert(
+            annotation::PRE_STOP_HANDLER.to_owned(),
+            json(serde_json::to_string(hook)),
+        );
     }
     if !view.ports().is_empty() {
         annotations.insert(annotation::PORTS.to_owned(), json(serde_json::to_string(view.ports())));

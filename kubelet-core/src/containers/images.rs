@@ -120,7 +120,9 @@ impl ContainerSyncer {
                 (until, error)
             })
         };
-        let Some((until, (reason, error))) = waiting else { return Ok(()) };
+        let Some((until, (reason, error))) = waiting else {
+            return Ok(());
+        };
         let message = format!("Back-off pulling image \"{}\"", image.asked);
         self.say(cx, pod, view, EventType::Normal, "BackOff", message.clone());
         Err(StartError::Failed {
@@ -138,7 +140,14 @@ impl ContainerSyncer {
         image: &ImageRef,
     ) -> Result<(), StartError> {
         let asked = &image.asked;
-        self.say(cx, pod, view, EventType::Normal, "Pulling", format!("Pulling image \"{asked}\""));
+        self.say(
+            cx,
+            pod,
+            view,
+            EventType::Normal,
+            "Pulling",
+            format!("Pulling image \"{asked}\""),
+        );
         let asked_at = Instant::now();
         let turn = tokio::select! {
             biased;

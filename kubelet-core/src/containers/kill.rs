@@ -98,7 +98,12 @@ impl ContainerSyncer {
         let killed = self.kill_containers(cx, pod, observed, &grace).await;
         if let Err(error) = killed {
             // The sandbox takes what still runs down at once: not before the containers have had their time.
-            let had_their_time = began.elapsed() > cx.wish.borrow().terminate.as_ref().map_or(Duration::ZERO, |end| end.grace);
+            let had_their_time = began.elapsed()
+                > cx.wish
+                    .borrow()
+                    .terminate
+                    .as_ref()
+                    .map_or(Duration::ZERO, |end| end.grace);
             if matches!(error, KillError::Stopped) || !had_their_time {
                 return Err(error.into_sync_error("cannot stop containers"));
             }
@@ -148,7 +153,15 @@ impl ContainerSyncer {
         let kills = running.iter().map(|container| async {
             let message = format!("Stopping container {}", container.name);
             let killed = self
-                .kill_container(cx, pod, &container.id, &container.name, &message, grace.clone(), Some(&order))
+                .kill_container(
+                    cx,
+                    pod,
+                    &container.id,
+                    &container.name,
+                    &message,
+                    grace.clone(),
+                    Some(&order),
+                )
                 .await;
             if killed.is_ok() {
                 order.has_stopped(&container.name);
@@ -172,7 +185,10 @@ impl ContainerSyncer {
         self.kill_container(cx, Some(pod), id, name, message, clock, None).await
     }
 
-    #[expect(clippy::too_many_arguments, reason = "each is one fact of the stop, and there is one caller of each kind")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is one fact of the stop, and there is one caller of each kind"
+    )]
     async fn kill_container(
         &self,
         cx: &StepContext,

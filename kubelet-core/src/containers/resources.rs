@@ -29,7 +29,9 @@ fn cpu_shares(milli: i64) -> u64 {
     if milli <= 0 {
         return 2;
     }
-    u64::try_from(milli.saturating_mul(1024) / 1000).unwrap_or(0).clamp(2, 262_144)
+    u64::try_from(milli.saturating_mul(1024) / 1000)
+        .unwrap_or(0)
+        .clamp(2, 262_144)
 }
 
 /// CPU quota in microseconds per period; 0 for no limit.
@@ -81,9 +83,15 @@ pub(super) fn linux_resources(pod: &PodRecord, view: &ContainerView<'_>, memory_
     LinuxResources {
         // A limit without a request stands for one.
         cpu_shares: cpu_shares(cpu_request.or(cpu_limit).unwrap_or(0)),
-        cpu_quota: cpu_quota(cpu_limit.or_else(|| of_pod("cpu").map(|q| q.milli_value())).unwrap_or(0)),
+        cpu_quota: cpu_quota(
+            cpu_limit
+                .or_else(|| of_pod("cpu").map(|q| q.milli_value()))
+                .unwrap_or(0),
+        ),
         cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
-        memory_limit_bytes: memory_limit.or_else(|| of_pod("memory").map(|q| q.value())).unwrap_or(0),
+        memory_limit_bytes: memory_limit
+            .or_else(|| of_pod("memory").map(|q| q.value()))
+            .unwrap_or(0),
         oom_score_adj: oom_score_adj(pod, view, memory_capacity),
     }
 }

@@ -91,7 +91,9 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<(), StartError> {
         let pod = &*ground.work.pod;
-        let Some(ended) = last_end(ground, view) else { return Ok(()) };
+        let Some(ended) = last_end(ground, view) else {
+            return Ok(());
+        };
         let key = CrashKey::of(view);
         let memory = self.memory_of(pod.uid());
         let decision = {
@@ -203,7 +205,14 @@ impl ContainerSyncer {
         tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
         self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());
         let killed = self
-            .kill_one(cx, pod, id, view.name(), "FailedPostStartHook", pod.facts().termination_grace)
+            .kill_one(
+                cx,
+                pod,
+                id,
+                view.name(),
+                "FailedPostStartHook",
+                pod.facts().termination_grace,
+            )
             .await;
         if let Err(error) = killed {
             tracing::warn!(pod = %pod.key(), container = view.name(), ?error, "container not stopped after its hook failed");

@@ -119,19 +119,21 @@ impl ContainerSyncer {
     }
 
     async fn kill_unwanted(&self, cx: &StepContext, pod: &PodRecord, kill: &KillAction) -> Result<(), SyncError> {
-        self.kill_one(cx, pod, &kill.id, &kill.name, &kill.message, pod.facts().termination_grace)
-            .await
-            .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
+        self.kill_one(
+            cx,
+            pod,
+            &kill.id,
+            &kill.name,
+            &kill.message,
+            pod.facts().termination_grace,
+        )
+        .await
+        .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
     }
 
     /// Removes leftovers that nothing needs any more, so that a crash loop piles nothing up. A failure is no reason to
     /// start nothing: the next sync tries again.
-    async fn prune(
-        &self,
-        cx: &StepContext,
-        observed: &PodObservation,
-        actions: &PodActions,
-    ) -> Result<(), SyncError> {
+    async fn prune(&self, cx: &StepContext, observed: &PodObservation, actions: &PodActions) -> Result<(), SyncError> {
         let gone = observed
             .containers
             .iter()
@@ -210,7 +212,10 @@ impl ContainerSyncer {
                             EventSubject::pod(pod),
                             EventType::Warning,
                             "FailedPodSandBoxStatus",
-                            format!("Failed to get pod sandbox status: {}", crate::error::error_chain(&error)),
+                            format!(
+                                "Failed to get pod sandbox status: {}",
+                                crate::error::error_chain(&error)
+                            ),
                         ));
                         return Err(SyncError::failed("cannot look at the new sandbox", error));
                     }
@@ -232,7 +237,12 @@ impl ContainerSyncer {
         }
     }
 
-    async fn start_all(&self, cx: &StepContext, ground: &Ground<'_>, actions: &PodActions) -> Result<Synced, SyncError> {
+    async fn start_all(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        actions: &PodActions,
+    ) -> Result<Synced, SyncError> {
         let mut outcome = Outcome::default();
         for start in &actions.ephemeral {
             self.try_start(cx, ground, start, &mut outcome).await?;

@@ -19,8 +19,12 @@ pub(super) fn container_security(
 ) -> Result<LinuxSecurity, StartError> {
     let of_pod = pod.spec().security_context.as_ref();
     let own = view.security_context();
-    let run_as_user = own.and_then(|c| c.run_as_user).or_else(|| of_pod.and_then(|c| c.run_as_user));
-    let run_as_group = own.and_then(|c| c.run_as_group).or_else(|| of_pod.and_then(|c| c.run_as_group));
+    let run_as_user = own
+        .and_then(|c| c.run_as_user)
+        .or_else(|| of_pod.and_then(|c| c.run_as_user));
+    let run_as_group = own
+        .and_then(|c| c.run_as_group)
+        .or_else(|| of_pod.and_then(|c| c.run_as_group));
     let non_root = own
         .and_then(|c| c.run_as_non_root)
         .or_else(|| of_pod.and_then(|c| c.run_as_non_root))
@@ -66,7 +70,13 @@ pub(super) fn sandbox_security(pod: &PodRecord) -> LinuxSecurity {
 
 fn namespaces(pod: &PodRecord) -> Namespaces {
     let spec = pod.spec();
-    let or_pod = |host: Option<bool>| if host.unwrap_or(false) { NamespaceMode::Node } else { NamespaceMode::Pod };
+    let or_pod = |host: Option<bool>| {
+        if host.unwrap_or(false) {
+            NamespaceMode::Node
+        } else {
+            NamespaceMode::Pod
+        }
+    };
     Namespaces {
         network: or_pod(spec.host_network),
         ipc: or_pod(spec.host_ipc),
@@ -87,14 +97,22 @@ fn check_non_root(
     image: &PresentImage,
 ) -> Result<(), StartError> {
     let whom = format!("(pod: \"{}\", container: {})", pod.describe(), view.name());
-    let refuse = |why: String| Err(StartError::failed("CreateContainerConfigError", format!("{why} {whom}")));
+    let refuse = |why: String| {
+        Err(StartError::failed(
+            "CreateContainerConfigError",
+            format!("{why} {whom}"),
+        ))
+    };
     let record = image.record.as_ref();
     match (run_as_user, record.and_then(|record| record.uid)) {
         (Some(0), _) => refuse("container's runAsUser breaks non-root policy".to_owned()),
         (Some(_), _) => Ok(()),
         (None, Some(0)) => refuse("container has runAsNonRoot and image will run as root".to_owned()),
         (None, Some(_)) => Ok(()),
-        (None, None) => match record.map(|record| record.username.as_str()).filter(|name| !name.is_empty()) {
+        (None, None) => match record
+            .map(|record| record.username.as_str())
+            .filter(|name| !name.is_empty())
+        {
             Some(name) => refuse(format!(
                 "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
             )),

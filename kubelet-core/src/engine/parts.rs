@@ -128,7 +128,11 @@ async fn run_part(part: &Arc<dyn Runnable>, cx: &PartsContext, stop: Cancellatio
             Err(fatal @ RunnableError::Fatal { .. }) => return Err(fatal),
             Err(error) => error,
         };
-        tracing::warn!(part = part.name(), error = &error as &dyn std::error::Error, "part failed, will be restarted");
+        tracing::warn!(
+            part = part.name(),
+            error = &error as &dyn std::error::Error,
+            "part failed, will be restarted"
+        );
         cx.health.set(part.name(), Some(error_chain(&error)));
         tokio::select! {
             biased;

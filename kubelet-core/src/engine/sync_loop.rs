@@ -30,10 +30,7 @@ use crate::syncer::{PodWish, Termination};
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Ends a pod, as an eviction does.
-    Kill {
-        uid: PodUid,
-        termination: Termination,
-    },
+    Kill { uid: PodUid, termination: Termination },
 }
 
 /// Where a pod that a source names stands.
@@ -177,9 +174,11 @@ impl SyncLoop {
 
     /// Starts a worker for a wish.
     fn spawn(&mut self, uid: &PodUid, wish: PodWish, name: Option<NameGuard>) {
-        let restored = self.restored.get(uid).cloned().or_else(|| {
-            wish.pod.as_ref().and_then(|pod| pod.api_status().cloned())
-        });
+        let restored = self
+            .restored
+            .get(uid)
+            .cloned()
+            .or_else(|| wish.pod.as_ref().and_then(|pod| pod.api_status().cloned()));
         let span = match &wish.pod {
             Some(pod) => tracing::info_span!("pod", pod = %pod.key(), pod_uid = %uid),
             None => tracing::info_span!("orphan", pod_uid = %uid),

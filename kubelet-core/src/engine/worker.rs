@@ -301,8 +301,12 @@ impl Worker {
     }
 
     async fn sync_turn(&mut self, wish: PodWish) -> Turn {
-        let Some(pod) = wish.pod else { return ControlFlow::Break(()) };
-        let Some(observed) = self.observe().await else { return AGAIN };
+        let Some(pod) = wish.pod else {
+            return ControlFlow::Break(());
+        };
+        let Some(observed) = self.observe().await else {
+            return AGAIN;
+        };
         let observed = self.with_termination_messages(&pod, observed).await;
         let status = self.status_of(&pod, &observed);
         if self.is_overdue(&pod, &status) {
@@ -324,14 +328,18 @@ impl Worker {
                 Err(AcquireError::Refused { reason, message }) => {
                     self.shared.warn_pod(&pod, reason.clone(), message.clone());
                     let status = StatusOverride::new(reason, message);
-                    self.end_pod(Termination::new(KillCause::Rejected, crate::syncer::ORPHAN_GRACE).with_status(status));
+                    self.end_pod(
+                        Termination::new(KillCause::Rejected, crate::syncer::ORPHAN_GRACE).with_status(status),
+                    );
                     return AGAIN;
                 }
                 Err(AcquireError::NotYet { reason, message }) => {
                     let status = self.waiting_status(&pod, &reason, &message);
                     self.publish(&pod, status).await;
-                    self.idle(Some(Instant::now() + self.shared.jittered(self.shared.settings.error_backoff)))
-                        .await;
+                    self.idle(Some(
+                        Instant::now() + self.shared.jittered(self.shared.settings.error_backoff),
+                    ))
+                    .await;
                     return AGAIN;
                 }
             }
@@ -381,7 +389,9 @@ impl Worker {
     }
 
     async fn terminate_turn(&mut self, wish: PodWish) -> Turn {
-        let Some(observed) = self.observe().await else { return AGAIN };
+        let Some(observed) = self.observe().await else {
+            return AGAIN;
+        };
         let observed = match &wish.pod {
             Some(pod) => self.with_termination_messages(pod, observed).await,
             None => observed,
@@ -427,7 +437,9 @@ impl Worker {
     }
 
     async fn finish_turn(&mut self, wish: PodWish) -> Turn {
-        let Some(observed) = self.observe().await else { return AGAIN };
+        let Some(observed) = self.observe().await else {
+            return AGAIN;
+        };
         let remains = if wish.left { Remains::Remove } else { Remains::Keep };
         let work = wish.pod.as_ref().map(|pod| {
             let status = self.last_status(pod);
@@ -459,8 +471,10 @@ impl Worker {
             None => tracing::warn!(pod_uid = %self.uid, error = text, "could not end a pod that nobody wishes for"),
         }
         self.hold_until = Some(Instant::now() + HINT_PAUSE);
-        self.idle(Some(Instant::now() + self.shared.jittered(self.shared.settings.error_backoff)))
-            .await;
+        self.idle(Some(
+            Instant::now() + self.shared.jittered(self.shared.settings.error_backoff),
+        ))
+        .await;
     }
 
     /// Waits for a new wish or for a time; for neither if a wish arrived during the last step.

@@ -165,10 +165,7 @@ impl PodWish {
             (None, None) => true,
             _ => false,
         };
-        same_end
-            && self.revision == earlier.revision
-            && self.standing == earlier.standing
-            && self.left == earlier.left
+        same_end && self.revision == earlier.revision && self.standing == earlier.standing && self.left == earlier.left
     }
 
     /// Takes the wish in that the pod end.

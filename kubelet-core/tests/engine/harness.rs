@@ -35,7 +35,12 @@ impl Events {
 
 pub(crate) fn node_view() -> NodeView {
     let mut view = NodeView::new("node-1");
-    for (name, amount) in [("cpu", "64"), ("memory", "256Gi"), ("pods", "20000"), ("ephemeral-storage", "1Ti")] {
+    for (name, amount) in [
+        ("cpu", "64"),
+        ("memory", "256Gi"),
+        ("pods", "20000"),
+        ("ephemeral-storage", "1Ti"),
+    ] {
         let amount: Quantity = amount.parse().unwrap();
         view.capacity.insert(name.to_owned(), amount.clone());
         view.allocatable.insert(name.to_owned(), amount);
@@ -116,6 +121,10 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("never: {what}; events: {:?}; health: {:?}", self.events.reasons(), self.handle.health());
+        panic!(
+            "never: {what}; events: {:?}; health: {:?}",
+            self.events.reasons(),
+            self.handle.health()
+        );
     }
 }

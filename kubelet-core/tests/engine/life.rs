@@ -24,7 +24,8 @@ async fn a_pod_starts_runs_and_goes() {
     let node = Node::start(&runtime, StateDir::in_memory());
     let pod = PodBuilder::new("web").uid("u1").container("app", |c| c).build();
     node.pods.set(vec![pod]).await.unwrap();
-    node.until("running", |node| node.phase("web").as_deref() == Some("Running")).await;
+    node.until("running", |node| node.phase("web").as_deref() == Some("Running"))
+        .await;
     let status = node.status("web").unwrap();
     let ready = status.conditions.iter().flatten().find(|c| c.type_ == "Ready").unwrap();
     assert_eq!(ready.status, "True");
@@ -48,12 +49,14 @@ async fn a_pod_that_completes_has_succeeded_and_stays_so() {
         .container("app", |c| c.args(["exit=0", "after=3s"]))
         .build();
     node.pods.set(vec![pod.clone()]).await.unwrap();
-    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded")).await;
+    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded"))
+        .await;
     node.kill().await;
     let creates = runtime.count(Op::CreateContainer);
     let node = Node::start(&runtime, state);
     node.pods.set(vec![pod]).await.unwrap();
-    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded")).await;
+    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded"))
+        .await;
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(node.phase("job").as_deref(), Some("Succeeded"));
     assert_eq!(runtime.count(Op::CreateContainer), creates);

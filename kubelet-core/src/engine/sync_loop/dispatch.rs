@@ -85,7 +85,11 @@ impl SyncLoop {
     pub(super) fn start(&mut self, pod: Arc<PodRecord>) {
         let uid = pod.uid().clone();
         let leftover = self.leftovers.remove(&uid);
-        let operation = if leftover.is_some() { Operation::Restored } else { Operation::New };
+        let operation = if leftover.is_some() {
+            Operation::Restored
+        } else {
+            Operation::New
+        };
         let name = leftover.and_then(|leftover| leftover.name);
         let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
         let mut not_yet = None;
@@ -141,8 +145,7 @@ impl SyncLoop {
 
     fn rejection(&self, pod: &PodRecord, reason: &str, message: String) -> Termination {
         self.shared.warn_pod(pod, reason.to_owned(), message.clone());
-        Termination::new(KillCause::Rejected, ORPHAN_GRACE)
-            .with_status(StatusOverride::new(reason.to_owned(), message))
+        Termination::new(KillCause::Rejected, ORPHAN_GRACE).with_status(StatusOverride::new(reason.to_owned(), message))
     }
 
     fn tell_not_yet(&self, pod: &PodRecord, reason: &str, message: &str) {
@@ -161,7 +164,9 @@ impl SyncLoop {
                 .is_finished_in_api()
                 .then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace)),
         };
-        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        let Some(entry) = self.entries.get_mut(pod.uid()) else {
+            return;
+        };
         entry.pod = pod.clone();
         if entry.working {
             self.shared.ledger.replace(pod);
@@ -181,7 +186,9 @@ impl SyncLoop {
     }
 
     fn reconcile(&mut self, pod: Arc<PodRecord>) {
-        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        let Some(entry) = self.entries.get_mut(pod.uid()) else {
+            return;
+        };
         entry.pod = pod.clone();
         let uid = pod.uid().clone();
         self.wish(&uid, |wish| wish.reconcile(pod));
@@ -225,7 +232,9 @@ impl SyncLoop {
     }
 
     fn take_answer(&mut self, pod: &Arc<PodRecord>, answer: Admission) {
-        let Some(entry) = self.entries.get_mut(pod.uid()) else { return };
+        let Some(entry) = self.entries.get_mut(pod.uid()) else {
+            return;
+        };
         match answer {
             Admission::Admit => {
                 entry.not_yet = None;

@@ -111,7 +111,8 @@ impl SyncLoop {
             self.end_leftover_if_unwanted(&uid);
         }
         if self.config.all_ready() {
-            self.sources_ready.send_if_modified(|ready| !std::mem::replace(ready, true));
+            self.sources_ready
+                .send_if_modified(|ready| !std::mem::replace(ready, true));
             let gone: Vec<PodUid> = self
                 .restored
                 .keys()
@@ -125,7 +126,9 @@ impl SyncLoop {
     }
 
     fn end_leftover_if_unwanted(&mut self, uid: &PodUid) {
-        let Some(leftover) = self.leftovers.get_mut(uid) else { return };
+        let Some(leftover) = self.leftovers.get_mut(uid) else {
+            return;
+        };
         if leftover.working {
             return;
         }

@@ -146,7 +146,12 @@ impl Worker {
     }
 
     async fn tell(&mut self, pod: &Arc<PodRecord>, status: PodStatus, how: SetStatus) -> Arc<PodStatus> {
-        let is_rejected = self.wish.borrow().terminate.as_ref().is_some_and(|end| rejection(end).is_some());
+        let is_rejected = self
+            .wish
+            .borrow()
+            .terminate
+            .as_ref()
+            .is_some_and(|end| rejection(end).is_some());
         let essence = Essence::of(pod, &status);
         // A rejection binds only this life: after a restart there may be room.
         if essence != self.saved && !essence.is_empty() && !is_rejected {
@@ -190,7 +195,9 @@ impl Worker {
             .containers
             .iter()
             .enumerate()
-            .filter(|(_, c)| c.state == ContainerState::Exited && (c.termination_message_path.is_some() || c.fallback_to_logs))
+            .filter(|(_, c)| {
+                c.state == ContainerState::Exited && (c.termination_message_path.is_some() || c.fallback_to_logs)
+            })
             .map(|(index, _)| index)
             .collect();
         if ended.is_empty() {

@@ -111,7 +111,9 @@ impl Worker {
     }
 
     async fn refresh_during_step(&mut self, pod: &Arc<PodRecord>) {
-        let Some(observed) = self.shared.cache.current(&self.uid) else { return };
+        let Some(observed) = self.shared.cache.current(&self.uid) else {
+            return;
+        };
         let status = self.status_of(pod, &observed);
         // A final phase is only drawn from a look that is later than the step.
         if !crate::status::pod_is_terminal(&status) {
