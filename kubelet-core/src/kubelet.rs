@@ -202,7 +202,11 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
     tasks.spawn(async move { Ended::Observer(looking.await) }.in_current_span());
     let telling = {
         let (statuses, sinks, stop) = (shared.statuses.clone(), parts.sinks, stop_rest.clone());
-        async move { statuses.run(sinks, stop).await }
+        async move {
+            statuses.run(sinks, stop.clone()).await;
+            // Without sinks there is nothing to do, which is no reason to end.
+            stop.cancelled().await;
+        }
     };
     tasks.spawn(
         async move {

@@ -119,6 +119,7 @@ impl Node {
             if holds(self) {
                 return;
             }
+            assert!(!self.task.is_empty());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!(
