@@ -393,8 +393,10 @@ impl KubeletBuilder {
             Arc::new(self.serves()),
             &names,
         );
-        let mut telling = StatusSettings::default();
-        telling.publish_concurrency = self.settings.parallel_publishes;
+        let telling = StatusSettings {
+            publish_concurrency: self.settings.parallel_publishes,
+            ..StatusSettings::default()
+        };
         let statuses = StatusManager::new(self.clock.clone(), telling);
         let shared = Arc::new(Shared {
             node_name: node_name.clone(),
@@ -460,7 +462,7 @@ impl KubeletBuilder {
             handlers.push(Arc::new(AbsentParts::new(abilities)));
         }
         handlers.extend(self.admit.iter().cloned());
-        handlers.push(Arc::new(self.fit.clone()));
+        handlers.push(Arc::new(self.fit));
         handlers
     }
 }

@@ -315,7 +315,6 @@ async fn read_machine(shared: &Shared, settings: NodeSettings) -> Result<(), Run
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "each part is handed over once, here")]
 async fn look(
     observer: Observer,
     cache: CacheWriter,

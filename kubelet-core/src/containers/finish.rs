@@ -77,10 +77,10 @@ impl ContainerSyncer {
         container: &ObservedContainer,
         remains: Remains,
     ) -> Result<(), SyncError> {
-        if let (Remains::Keep, Some(log)) = (remains, container.log_path.clone()) {
-            if let Err(error) = self.node.files.remove_logs(log).await {
-                tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "log not removed");
-            }
+        if let (Remains::Keep, Some(log)) = (remains, container.log_path.clone())
+            && let Err(error) = self.node.files.remove_logs(log).await
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "log not removed");
         }
         self.call_remove(&cx.notes, &container.id)
             .await

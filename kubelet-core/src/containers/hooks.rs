@@ -46,8 +46,10 @@ impl ContainerSyncer {
             if output.exit_code != 0 {
                 let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
                 text.push_str(&String::from_utf8_lossy(&output.stderr));
-                let end = text.floor_char_boundary(SHOWN_OUTPUT.min(text.len()));
-                text.truncate(end);
+                let end = (0..=SHOWN_OUTPUT.min(text.len()))
+                    .rev()
+                    .find(|end| text.is_char_boundary(*end));
+                text.truncate(end.unwrap_or(0));
                 return Err(HookError::ExitCode {
                     code: output.exit_code,
                     output: text,

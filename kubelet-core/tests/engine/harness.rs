@@ -1,5 +1,7 @@
 //! One node in simulated time: an engine over the fake runtime.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests: a panic is the failure")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
