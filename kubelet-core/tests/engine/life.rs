@@ -1,5 +1,7 @@
 //! The life of single pods.
 
+#![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
