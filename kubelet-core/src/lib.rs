@@ -17,6 +17,7 @@ mod quantity;
 mod runtime;
 mod signals;
 mod source;
+mod state_dir;
 mod status;
 
 pub use async_trait::async_trait;
@@ -64,4 +65,5 @@ pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
     InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
+pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use status::{Published, StatusSink, StatusUpdate};
