@@ -3,6 +3,7 @@
 mod admission;
 mod cache;
 mod clock;
+mod defaults;
 mod error;
 mod event;
 mod http;
@@ -14,11 +15,14 @@ mod observation;
 mod pleg;
 mod pod;
 mod quantity;
+mod resources;
 mod runtime;
 mod signals;
 mod source;
 mod state_dir;
 mod status;
+mod validation;
+mod volume_sources;
 
 pub use async_trait::async_trait;
 pub use bytes;
@@ -33,6 +37,7 @@ pub use cache::{
     relist_requests,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
+pub use defaults::apply_defaults;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
@@ -53,6 +58,9 @@ pub use pod::{
     container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
+pub use resources::{
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits, pod_requests,
+};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
@@ -67,19 +75,7 @@ pub use source::{
 };
 pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use status::{Published, StatusSink, StatusUpdate};
-mod defaults;
-mod quantity;
-mod resources;
-mod validation;
-mod volume_sources;
-
-pub use defaults::apply_defaults;
-pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
-pub use resources::{
-    ResourceList, aggregate_container_limits, aggregate_container_requests, is_sidecar, pod_limits,
-    pod_requests,
-};
 pub use validation::{
-    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind,
-    StaticReferenceError, refuse_api_references, validate_pod,
+    ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
+    refuse_api_references, validate_pod,
 };

@@ -176,9 +176,7 @@ mod tests {
             (vec![needs("4"), sidecar("2")], "cpu=5"),
             (vec![needs("4"), sidecar("500m")], "cpu=4"),
         ] {
-            let spec = spec(
-                json!({"containers": [needs("1"), needs("2"), {"name": "d"}], "initContainers": init}),
-            );
+            let spec = spec(json!({"containers": [needs("1"), needs("2"), {"name": "d"}], "initContainers": init}));
             assert_eq!(text(&aggregate_container_requests(&spec)), total);
         }
     }

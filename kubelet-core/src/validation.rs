@@ -49,11 +49,7 @@ pub fn validate_pod(pod: &Pod) -> FieldErrors {
     pod::check_grace(spec, errors);
     let volumes = volumes::check(spec, errors);
     let claims = pod::check_claims(spec, pod.metadata.annotations.as_ref(), errors);
-    let cx = PodContext {
-        spec,
-        volumes,
-        claims,
-    };
+    let cx = PodContext { spec, volumes, claims };
     let mut names = BTreeSet::new();
     containers::check_regular(&cx, &mut names, errors);
     containers::check_init(&cx, &mut names, errors);

@@ -43,9 +43,7 @@ fn is_name(name: &str) -> bool {
 
 /// Upper case makes it a domain too, since no path may hold any.
 fn looks_like_domain(first: &str) -> bool {
-    first.contains(['.', ':'])
-        || first == "localhost"
-        || first.bytes().any(|b| b.is_ascii_uppercase())
+    first.contains(['.', ':']) || first == "localhost" || first.bytes().any(|b| b.is_ascii_uppercase())
 }
 
 fn is_domain(domain: &str) -> bool {
@@ -53,13 +51,8 @@ fn is_domain(domain: &str) -> bool {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (domain, None),
     };
-    let sound_host = match host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-    {
-        Some(address) => {
-            !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':')
-        }
+    let sound_host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => !address.is_empty() && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':'),
         None => host.split('.').all(|part| {
             !part.is_empty()
                 && !part.starts_with('-')
@@ -78,8 +71,7 @@ fn is_path_part(part: &str) -> bool {
     let mut started = false;
     for byte in part.bytes() {
         if plain(byte) {
-            let between = matches!(separator.as_str(), "" | "." | "_" | "__")
-                || separator.bytes().all(|b| b == b'-');
+            let between = matches!(separator.as_str(), "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-');
             if !between || (!started && !separator.is_empty()) {
                 return false;
             }
@@ -95,9 +87,7 @@ fn is_path_part(part: &str) -> bool {
 fn is_tag(tag: &str) -> bool {
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let mut bytes = tag.bytes();
-    tag.len() <= 128
-        && bytes.next().is_some_and(word)
-        && bytes.all(|b| word(b) || b == b'.' || b == b'-')
+    tag.len() <= 128 && bytes.next().is_some_and(word) && bytes.all(|b| word(b) || b == b'.' || b == b'-')
 }
 
 fn is_digest(digest: &str) -> bool {

@@ -8,8 +8,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use super::lasting_containers;
 use crate::quantity::Quantity;
 use crate::resources::{
-    ResourceList, aggregate_container_limits, aggregate_container_requests, is_huge_page,
-    is_pod_level,
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_huge_page, is_pod_level,
 };
 
 type ApiList = BTreeMap<String, ApiQuantity>;
@@ -43,10 +42,7 @@ pub(super) fn set(spec: &mut PodSpec) {
 
 fn set_huge_pages(own: &mut ResourceRequirements, sums: ResourceList) {
     for (name, sum) in sums {
-        let requested = own
-            .requests
-            .as_ref()
-            .is_some_and(|list| list.contains_key(&name));
+        let requested = own.requests.as_ref().is_some_and(|list| list.contains_key(&name));
         if is_huge_page(&name) && !requested {
             let limits = own.limits.get_or_insert_default();
             limits.entry(name).or_insert_with(|| sum.into());
@@ -58,9 +54,7 @@ fn requests_from_limits(resources: &mut ResourceRequirements, wanted: impl Fn(&s
     for (name, limit) in resources.limits.iter().flatten() {
         if wanted(name) {
             let requests = resources.requests.get_or_insert_default();
-            requests
-                .entry(name.clone())
-                .or_insert_with(|| limit.clone());
+            requests.entry(name.clone()).or_insert_with(|| limit.clone());
         }
     }
 }

@@ -30,9 +30,7 @@ fn an_empty_pod_gets_every_pod_default() {
             "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30,
         })
     );
-    let given = spec(
-        json!({"containers": [], "terminationGracePeriodSeconds": 0, "enableServiceLinks": false}),
-    );
+    let given = spec(json!({"containers": [], "terminationGracePeriodSeconds": 0, "enableServiceLinks": false}));
     assert_eq!(given["terminationGracePeriodSeconds"], 0);
     assert_eq!(given["enableServiceLinks"], false);
 }
@@ -84,10 +82,7 @@ fn the_host_network_opens_every_port_of_lasting_containers() {
     }));
     assert_eq!(got["containers"][0]["ports"][0]["hostPort"], 80);
     assert_eq!(got["initContainers"][0]["ports"][0]["hostPort"], 80);
-    assert_eq!(
-        got["ephemeralContainers"][0]["ports"][0]["hostPort"],
-        Value::Null
-    );
+    assert_eq!(got["ephemeralContainers"][0]["ports"][0]["hostPort"], Value::Null);
 }
 
 #[test]

@@ -37,10 +37,7 @@ pub(super) fn set(volume: &mut Volume) {
     if let Some(source) = &mut volume.ephemeral
         && let Some(template) = &mut source.volume_claim_template
     {
-        template
-            .spec
-            .volume_mode
-            .get_or_insert_with(|| "Filesystem".to_owned());
+        template.spec.volume_mode.get_or_insert_with(|| "Filesystem".to_owned());
     }
     set_remote(volume);
 }

@@ -7,12 +7,7 @@ use super::names::NameKind;
 use crate::quantity::Quantity;
 
 /// A text of a fixed set, where an empty one counts as not set and is required.
-pub(super) fn one_of(
-    path: FieldPath,
-    value: Option<&str>,
-    known: &[&str],
-    errors: &mut FieldErrors,
-) {
+pub(super) fn one_of(path: FieldPath, value: Option<&str>, known: &[&str], errors: &mut FieldErrors) {
     match value.unwrap_or_default() {
         "" => errors.required(path, ""),
         value => known_only(path, value, known, errors),
@@ -36,12 +31,7 @@ pub(super) fn name(path: &FieldPath, value: &str, kind: NameKind, errors: &mut F
     errors.invalid_each(path, value, kind.faults(value));
 }
 
-pub(super) fn required_name(
-    path: &FieldPath,
-    value: &str,
-    kind: NameKind,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn required_name(path: &FieldPath, value: &str, kind: NameKind, errors: &mut FieldErrors) {
     if value.is_empty() {
         errors.required(path.clone(), "");
     } else {
@@ -90,11 +80,7 @@ pub(super) fn has_backsteps(value: &str) -> bool {
 }
 
 /// Reads an amount. Upstream refuses a bad one when it decodes the manifest; here it has a path.
-pub(super) fn quantity(
-    path: &FieldPath,
-    value: &ApiQuantity,
-    errors: &mut FieldErrors,
-) -> Option<Quantity> {
+pub(super) fn quantity(path: &FieldPath, value: &ApiQuantity, errors: &mut FieldErrors) -> Option<Quantity> {
     match Quantity::try_from(value) {
         Ok(read) => Some(read),
         Err(error) => {

@@ -25,33 +25,22 @@ pub(super) struct PodContext<'a> {
 }
 
 /// Every container with its path: regular, init, ephemeral.
-pub(super) fn all_containers(
-    spec: &PodSpec,
-) -> impl Iterator<Item = (FieldPath, Cow<'_, Container>)> {
+pub(super) fn all_containers(spec: &PodSpec) -> impl Iterator<Item = (FieldPath, Cow<'_, Container>)> {
     let at = |list: &'static str| {
         let list = FieldPath::new("spec").child(list);
         move |i: usize| list.index(i)
     };
-    let (regular, init, late) = (
-        at("containers"),
-        at("initContainers"),
-        at("ephemeralContainers"),
-    );
+    let (regular, init, late) = (at("containers"), at("initContainers"), at("ephemeralContainers"));
     let containers = spec.containers.iter().enumerate();
     let containers = containers.map(move |(i, container)| (regular(i), Cow::Borrowed(container)));
     let inits = spec.init_containers.iter().flatten().enumerate();
     let inits = inits.map(move |(i, container)| (init(i), Cow::Borrowed(container)));
     let ephemeral = spec.ephemeral_containers.iter().flatten().enumerate();
-    let ephemeral =
-        ephemeral.map(move |(i, container)| (late(i), Cow::Owned(as_container(container))));
+    let ephemeral = ephemeral.map(move |(i, container)| (late(i), Cow::Owned(as_container(container))));
     containers.chain(inits).chain(ephemeral)
 }
 
-pub(super) fn check_regular<'a>(
-    cx: &PodContext<'a>,
-    names: &mut BTreeSet<&'a str>,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_regular<'a>(cx: &PodContext<'a>, names: &mut BTreeSet<&'a str>, errors: &mut FieldErrors) {
     let path = FieldPath::new("spec").child("containers");
     if cx.spec.containers.is_empty() {
         errors.required(path.clone(), "");
@@ -65,11 +54,7 @@ pub(super) fn check_regular<'a>(
     }
 }
 
-pub(super) fn check_init<'a>(
-    cx: &PodContext<'a>,
-    names: &mut BTreeSet<&'a str>,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_init<'a>(cx: &PodContext<'a>, names: &mut BTreeSet<&'a str>, errors: &mut FieldErrors) {
     let path = FieldPath::new("spec").child("initContainers");
     for (i, container) in cx.spec.init_containers.iter().flatten().enumerate() {
         let path = path.index(i);
@@ -84,11 +69,7 @@ pub(super) fn check_init<'a>(
     }
 }
 
-pub(super) fn check_ephemeral<'a>(
-    cx: &PodContext<'a>,
-    names: &mut BTreeSet<&'a str>,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_ephemeral<'a>(cx: &PodContext<'a>, names: &mut BTreeSet<&'a str>, errors: &mut FieldErrors) {
     let spec = cx.spec;
     let targets: BTreeSet<_> = names.clone();
     let path = FieldPath::new("spec").child("ephemeralContainers");
@@ -109,11 +90,7 @@ pub(super) fn check_ephemeral<'a>(
 
 /// Create-only: they are added to a pod that runs.
 pub(super) fn check_no_ephemeral(spec: &PodSpec, errors: &mut FieldErrors) {
-    if spec
-        .ephemeral_containers
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
+    if spec.ephemeral_containers.as_ref().is_some_and(|list| !list.is_empty()) {
         let path = FieldPath::new("spec").child("ephemeralContainers");
         errors.forbidden(path, "cannot be set on create");
     }
@@ -129,18 +106,8 @@ pub(super) fn check_image_blanks(spec: &PodSpec, errors: &mut FieldErrors) {
     }
 }
 
-fn check_common(
-    cx: &PodContext<'_>,
-    container: &Container,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
-    required_name(
-        &path.child("name"),
-        &container.name,
-        NameKind::Label,
-        errors,
-    );
+fn check_common(cx: &PodContext<'_>, container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
+    required_name(&path.child("name"), &container.name, NameKind::Label, errors);
     if container.image.as_deref().unwrap_or_default().is_empty() {
         errors.required(path.child("image"), "");
     }
@@ -167,30 +134,15 @@ fn check_common(
     security::check_container(cx.spec, container, &path.child("securityContext"), errors);
 }
 
-fn check_repeat<'a>(
-    names: &mut BTreeSet<&'a str>,
-    name: &'a str,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_repeat<'a>(names: &mut BTreeSet<&'a str>, name: &'a str, path: &FieldPath, errors: &mut FieldErrors) {
     if !name.is_empty() && !names.insert(name) {
         errors.duplicate(path.child("name"), name);
     }
 }
 
 /// What only containers have that run beside the others.
-fn check_running(
-    cx: &PodContext<'_>,
-    container: &Container,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
-    probes::check_lifecycle(
-        cx.spec,
-        container.lifecycle.as_ref(),
-        &path.child("lifecycle"),
-        errors,
-    );
+fn check_running(cx: &PodContext<'_>, container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
+    probes::check_lifecycle(cx.spec, container.lifecycle.as_ref(), &path.child("lifecycle"), errors);
     probes::check_probes(container, path, errors);
 }
 
@@ -219,17 +171,11 @@ fn check_plain_init(container: &Container, path: &FieldPath, errors: &mut FieldE
 
 fn check_restart(container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
     let policy = path.child("restartPolicy");
-    let rules = container
-        .restart_policy_rules
-        .as_deref()
-        .unwrap_or_default();
+    let rules = container.restart_policy_rules.as_deref().unwrap_or_default();
     match &container.restart_policy {
         Some(value) => known_only(policy, value, &["Always", "Never", "OnFailure"], errors),
         None if !rules.is_empty() => {
-            errors.required(
-                policy,
-                "must specify restartPolicy when restart rules are used",
-            );
+            errors.required(policy, "must specify restartPolicy when restart rules are used");
         }
         None => {}
     }
@@ -251,12 +197,7 @@ fn check_restart(container: &Container, path: &FieldPath, errors: &mut FieldErro
             errors.required(path, "must be specified");
             continue;
         };
-        one_of(
-            path.child("operator"),
-            Some(&codes.operator),
-            &["In", "NotIn"],
-            errors,
-        );
+        one_of(path.child("operator"), Some(&codes.operator), &["In", "NotIn"], errors);
         let count = codes.values.as_ref().map_or(0, Vec::len);
         if count > EXIT_CODES {
             errors.too_many(path.child("values"), count, EXIT_CODES);
@@ -275,12 +216,7 @@ fn check_resize(spec: &PodSpec, container: &Container, path: &FieldPath, errors:
         if !seen.insert(resource_name) {
             errors.duplicate(path.index(j), Json(resource_name));
         }
-        one_of(
-            path.clone(),
-            Some(resource_name),
-            &["cpu", "memory"],
-            errors,
-        );
+        one_of(path.clone(), Some(resource_name), &["cpu", "memory"], errors);
         one_of(
             path.clone(),
             Some(restart_policy),
@@ -299,8 +235,7 @@ fn check_allowed(container: &Container, path: &FieldPath, errors: &mut FieldErro
         list.as_ref().is_some_and(|list| !list.is_empty())
     }
     let resources = container.resources.as_ref();
-    let resources =
-        resources.is_some_and(|resources| *resources != ResourceRequirements::default());
+    let resources = resources.is_some_and(|resources| *resources != ResourceRequirements::default());
     for (field, set) in [
         ("ports", some(&container.ports)),
         ("resources", resources),
@@ -319,10 +254,7 @@ fn check_allowed(container: &Container, path: &FieldPath, errors: &mut FieldErro
     }
     for (j, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = path.child("volumeMounts").index(j);
-        for (field, value) in [
-            ("subPath", &mount.sub_path),
-            ("subPathExpr", &mount.sub_path_expr),
-        ] {
+        for (field, value) in [("subPath", &mount.sub_path), ("subPathExpr", &mount.sub_path_expr)] {
             if value.as_ref().is_some_and(|value| !value.is_empty()) {
                 let detail = "cannot be set for an Ephemeral Container";
                 errors.forbidden(path.child(field), detail);

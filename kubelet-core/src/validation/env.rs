@@ -1,8 +1,7 @@
 //! Environment variables and the references they share with downward API volumes.
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector,
-    ResourceFieldSelector,
+    Container, EnvFromSource, EnvVarSource, FileKeySelector, ObjectFieldSelector, ResourceFieldSelector,
 };
 
 use super::check::{name, no_backsteps, quantity, required, required_name};
@@ -47,27 +46,14 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-pub(super) fn check(
-    cx: &PodContext<'_>,
-    container: &Container,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check(cx: &PodContext<'_>, container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
     for (j, variable) in container.env.iter().flatten().enumerate() {
         let path = path.child("env").index(j);
-        required_name(
-            &path.child("name"),
-            &variable.name,
-            NameKind::EnvVar,
-            errors,
-        );
+        required_name(&path.child("name"), &variable.name, NameKind::EnvVar, errors);
         if let Some(from) = &variable.value_from {
             let path = path.child("valueFrom");
             let count = check_sources(cx, from, &path, errors);
-            let valued = variable
-                .value
-                .as_ref()
-                .is_some_and(|value| !value.is_empty());
+            let valued = variable.value.as_ref().is_some_and(|value| !value.is_empty());
             match count {
                 0 => errors.invalid(path, "", "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"),
                 _ if valued => errors.invalid(path, "", "may not be specified when `value` is not empty"),
@@ -81,12 +67,7 @@ pub(super) fn check(
     }
 }
 
-fn check_sources(
-    cx: &PodContext<'_>,
-    from: &EnvVarSource,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) -> usize {
+fn check_sources(cx: &PodContext<'_>, from: &EnvVarSource, path: &FieldPath, errors: &mut FieldErrors) -> usize {
     let mut count = 0;
     if let Some(field) = &from.field_ref {
         count += 1;
@@ -139,11 +120,7 @@ pub(super) fn check_field_ref(
             errors.invalid(place, given, detail);
         }
         None => {
-            let field = if given == "spec.host" {
-                "spec.nodeName"
-            } else {
-                given
-            };
+            let field = if given == "spec.host" { "spec.nodeName" } else { given };
             if !ENV_FIELDS.contains(&field) && !OTHER_FIELDS.contains(&field) {
                 let detail = fault(format!("field label not supported: {given}"));
                 errors.invalid(place, given, detail);
@@ -160,11 +137,7 @@ fn subscript(path: &str) -> Option<(&str, &str)> {
     (!path.is_empty()).then_some((path, key))
 }
 
-pub(super) fn check_resource_ref(
-    resource: &ResourceFieldSelector,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_resource_ref(resource: &ResourceFieldSelector, path: &FieldPath, errors: &mut FieldErrors) {
     let given = resource.resource.as_str();
     if given.is_empty() {
         return errors.required(path.child("resource"), "");
@@ -200,12 +173,7 @@ fn check_key_ref(object: &str, key: &str, path: &FieldPath, errors: &mut FieldEr
     required_name(&path.child("key"), key, NameKind::ConfigMapKey, errors);
 }
 
-fn check_file_ref(
-    cx: &PodContext<'_>,
-    file: &FileKeySelector,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_file_ref(cx: &PodContext<'_>, file: &FileKeySelector, path: &FieldPath, errors: &mut FieldErrors) {
     required_name(&path.child("key"), &file.key, NameKind::EnvVar, errors);
     required(path.child("path"), &file.path, errors);
     no_backsteps(&path.child("path"), &file.path, errors);
@@ -233,14 +201,8 @@ fn check_env_from(from: &EnvFromSource, list: &FieldPath, j: usize, errors: &mut
         name(&path.child("prefix"), prefix, NameKind::EnvVar, errors);
     }
     let refs = [
-        (
-            "configMapRef",
-            from.config_map_ref.as_ref().map(|found| &found.name),
-        ),
-        (
-            "secretRef",
-            from.secret_ref.as_ref().map(|found| &found.name),
-        ),
+        ("configMapRef", from.config_map_ref.as_ref().map(|found| &found.name)),
+        ("secretRef", from.secret_ref.as_ref().map(|found| &found.name)),
     ];
     let mut count = 0;
     for (field, object) in refs {
@@ -255,11 +217,7 @@ fn check_env_from(from: &EnvFromSource, list: &FieldPath, j: usize, errors: &mut
         }
     }
     match count {
-        0 => errors.invalid(
-            list.clone(),
-            "",
-            "must specify one of: `configMapRef` or `secretRef`",
-        ),
+        0 => errors.invalid(list.clone(), "", "must specify one of: `configMapRef` or `secretRef`"),
         1 => {}
         _ => errors.invalid(list.clone(), "", MANY_SOURCES),
     }

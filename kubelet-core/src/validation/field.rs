@@ -141,12 +141,7 @@ impl FieldErrors {
         self.add(path, FieldErrorKind::Forbidden, None, detail);
     }
 
-    pub(super) fn invalid(
-        &mut self,
-        path: FieldPath,
-        value: impl FieldValue,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
+    pub(super) fn invalid(&mut self, path: FieldPath, value: impl FieldValue, detail: impl Into<Cow<'static, str>>) {
         self.add(path, FieldErrorKind::Invalid, Some(value.render()), detail);
     }
 
@@ -161,12 +156,7 @@ impl FieldErrors {
         self.add(path, FieldErrorKind::Duplicate, Some(value.render()), "");
     }
 
-    pub(super) fn not_found(
-        &mut self,
-        path: FieldPath,
-        value: impl FieldValue,
-        detail: impl Into<Cow<'static, str>>,
-    ) {
+    pub(super) fn not_found(&mut self, path: FieldPath, value: impl FieldValue, detail: impl Into<Cow<'static, str>>) {
         self.add(path, FieldErrorKind::NotFound, Some(value.render()), detail);
     }
 
@@ -185,12 +175,7 @@ impl FieldErrors {
 
     pub(super) fn too_many(&mut self, path: FieldPath, count: usize, most: usize) {
         let detail = format!("must have at most {most} items");
-        self.add(
-            path,
-            FieldErrorKind::TooMany,
-            Some(count.to_string()),
-            detail,
-        );
+        self.add(path, FieldErrorKind::TooMany, Some(count.to_string()), detail);
     }
 
     fn add(

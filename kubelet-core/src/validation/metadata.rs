@@ -31,11 +31,7 @@ fn check_object(meta: &ObjectMeta, root: &FieldPath, errors: &mut FieldErrors) {
     if name.is_empty() {
         errors.required(root.child("name"), "name or generateName is required");
     } else {
-        errors.invalid_each(
-            &root.child("name"),
-            &name,
-            NameKind::Subdomain.faults(&name),
-        );
+        errors.invalid_each(&root.child("name"), &name, NameKind::Subdomain.faults(&name));
     }
     if namespace.is_empty() {
         errors.required(root.child("namespace"), "");
@@ -72,22 +68,14 @@ fn is_path_element(uid: &str) -> bool {
 }
 
 /// Also for node selectors, which are labels by their form.
-pub(super) fn check_labels(
-    labels: Option<&BTreeMap<String, String>>,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_labels(labels: Option<&BTreeMap<String, String>>, path: &FieldPath, errors: &mut FieldErrors) {
     for (key, value) in labels.into_iter().flatten() {
         errors.invalid_each(path, key, NameKind::Qualified.faults(key));
         errors.invalid_each(path, value, NameKind::LabelValue.faults(value));
     }
 }
 
-fn check_annotations(
-    annotations: &BTreeMap<String, String>,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_annotations(annotations: &BTreeMap<String, String>, path: &FieldPath, errors: &mut FieldErrors) {
     let mut bytes = 0;
     for (key, value) in annotations {
         errors.invalid_each(path, key, NameKind::AnnotationKey.faults(key));
@@ -101,11 +89,7 @@ fn check_annotations(
 fn check_owners(owners: &[OwnerReference], path: &FieldPath, errors: &mut FieldErrors) {
     for owner in owners {
         let fields = [
-            (
-                "apiVersion",
-                &owner.api_version,
-                "version must not be empty",
-            ),
+            ("apiVersion", &owner.api_version, "version must not be empty"),
             ("kind", &owner.kind, "must not be empty"),
             ("name", &owner.name, "must not be empty"),
             ("uid", &owner.uid, "must not be empty"),
@@ -116,12 +100,7 @@ fn check_owners(owners: &[OwnerReference], path: &FieldPath, errors: &mut FieldE
             }
         }
     }
-    if owners
-        .iter()
-        .filter(|owner| owner.controller == Some(true))
-        .count()
-        > 1
-    {
+    if owners.iter().filter(|owner| owner.controller == Some(true)).count() > 1 {
         let detail = "at most one reference may be the controller";
         errors.invalid(path.clone(), Json(&owners), detail);
     }
@@ -131,14 +110,8 @@ fn check_finalizer(finalizer: &str, path: FieldPath, errors: &mut FieldErrors) {
     let faults = NameKind::Qualified.faults(finalizer);
     if !faults.is_empty() {
         errors.invalid_each(&path, finalizer, faults);
-    } else if !finalizer.contains('/')
-        && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer)
-    {
-        errors.invalid(
-            path,
-            finalizer,
-            "must be a standard finalizer or have a prefix",
-        );
+    } else if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
+        errors.invalid(path, finalizer, "must be a standard finalizer or have a prefix");
     }
 }
 
@@ -158,9 +131,7 @@ fn check_pod_annotations(
         if let Some(name) = key.strip_prefix(APP_ARMOR) {
             check_app_armor(name, profile, spec, &path.key(key), errors);
         }
-        if (key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER))
-            && seccomp_type(profile).is_none()
-        {
+        if (key == SECCOMP_POD || key.starts_with(SECCOMP_CONTAINER)) && seccomp_type(profile).is_none() {
             let path = path.child(key.clone());
             errors.invalid(path, profile.as_str(), "must be a valid seccomp profile");
         }
@@ -168,13 +139,7 @@ fn check_pod_annotations(
     check_agreement(annotations, spec, errors);
 }
 
-fn check_app_armor(
-    name: &str,
-    profile: &str,
-    spec: &PodSpec,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_app_armor(name: &str, profile: &str, spec: &PodSpec, path: &FieldPath, errors: &mut FieldErrors) {
     if !all_containers(spec).any(|(_, container)| container.name == name) {
         errors.invalid(path.clone(), name, "container not found");
     }
@@ -185,15 +150,9 @@ fn check_app_armor(
 }
 
 /// An annotation and the field that replaced it must not contradict each other.
-fn check_agreement(
-    annotations: &BTreeMap<String, String>,
-    spec: &PodSpec,
-    errors: &mut FieldErrors,
-) {
+fn check_agreement(annotations: &BTreeMap<String, String>, spec: &PodSpec, errors: &mut FieldErrors) {
     let differs = |given: Option<&str>, field: Option<&str>| matches!((given, field), (Some(given), Some(field)) if given != field);
-    let given = annotations
-        .get(SECCOMP_POD)
-        .and_then(|profile| seccomp_type(profile));
+    let given = annotations.get(SECCOMP_POD).and_then(|profile| seccomp_type(profile));
     let context = spec.security_context.as_ref();
     let field = context.and_then(|context| context.seccomp_profile.as_ref());
     if differs(given, field.map(|profile| profile.type_.as_str())) {

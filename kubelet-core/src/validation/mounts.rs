@@ -8,27 +8,15 @@ use super::check::{has_backsteps, known_only, local_path, required};
 use super::containers::PodContext;
 use super::field::{FieldErrors, FieldPath};
 
-pub(super) fn check(
-    cx: &PodContext<'_>,
-    container: &Container,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check(cx: &PodContext<'_>, container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
     check_mounts(cx, container, &path.child("volumeMounts"), errors);
     check_devices(cx, container, &path.child("volumeDevices"), errors);
 }
 
-fn check_mounts(
-    cx: &PodContext<'_>,
-    container: &Container,
-    list: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_mounts(cx: &PodContext<'_>, container: &Container, list: &FieldPath, errors: &mut FieldErrors) {
     let devices = || container.volume_devices.iter().flatten();
     let names: BTreeSet<_> = devices().map(|device| device.name.as_str()).collect();
-    let paths: BTreeSet<_> = devices()
-        .map(|device| device.device_path.as_str())
-        .collect();
+    let paths: BTreeSet<_> = devices().map(|device| device.device_path.as_str()).collect();
     let mut seen = BTreeSet::new();
     for (j, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let path = list.index(j);
@@ -55,12 +43,7 @@ fn check_mounts(
     }
 }
 
-fn check_sub_paths(
-    mount: &VolumeMount,
-    list: &FieldPath,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_sub_paths(mount: &VolumeMount, list: &FieldPath, path: &FieldPath, errors: &mut FieldErrors) {
     let plain = mount.sub_path.as_deref().unwrap_or_default();
     let expression = mount.sub_path_expr.as_deref().unwrap_or_default();
     local_path(&list.child("subPath"), plain, errors);
@@ -71,12 +54,7 @@ fn check_sub_paths(
     local_path(&list.child("subPathExpr"), expression, errors);
 }
 
-fn check_propagation(
-    container: &Container,
-    mount: &VolumeMount,
-    list: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_propagation(container: &Container, mount: &VolumeMount, list: &FieldPath, errors: &mut FieldErrors) {
     let Some(mode) = &mount.mount_propagation else {
         return;
     };
@@ -87,12 +65,7 @@ fn check_propagation(
         let detail = "Bidirectional mount propagation is available only to privileged containers";
         return errors.forbidden(path, detail);
     }
-    known_only(
-        path,
-        mode,
-        &["Bidirectional", "HostToContainer", "None"],
-        errors,
-    );
+    known_only(path, mode, &["Bidirectional", "HostToContainer", "None"], errors);
 }
 
 fn check_read_only(mount: &VolumeMount, list: &FieldPath, errors: &mut FieldErrors) {
@@ -100,34 +73,20 @@ fn check_read_only(mount: &VolumeMount, list: &FieldPath, errors: &mut FieldErro
         return;
     };
     let path = list.child("recursiveReadOnly");
-    known_only(
-        path.clone(),
-        mode,
-        &["Disabled", "Enabled", "IfPossible"],
-        errors,
-    );
+    known_only(path.clone(), mode, &["Disabled", "Enabled", "IfPossible"], errors);
     if mode != "Enabled" && mode != "IfPossible" {
         return;
     }
     if mount.read_only != Some(true) {
         errors.forbidden(path.clone(), "may only be specified when readOnly is true");
     }
-    if mount
-        .mount_propagation
-        .as_deref()
-        .is_some_and(|mode| mode != "None")
-    {
+    if mount.mount_propagation.as_deref().is_some_and(|mode| mode != "None") {
         let detail = "may only be specified when mountPropagation is None or not specified";
         errors.forbidden(path, detail);
     }
 }
 
-fn check_devices(
-    cx: &PodContext<'_>,
-    container: &Container,
-    list: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_devices(cx: &PodContext<'_>, container: &Container, list: &FieldPath, errors: &mut FieldErrors) {
     let mounts = || container.volume_mounts.iter().flatten();
     let mount_names: BTreeSet<_> = mounts().map(|mount| mount.name.as_str()).collect();
     let mount_paths: BTreeSet<_> = mounts().map(|mount| mount.mount_path.as_str()).collect();
@@ -142,9 +101,7 @@ fn check_devices(
         }
         match cx.volumes.get(name) {
             None => errors.not_found(at_name.clone(), name, ""),
-            Some(volume)
-                if volume.persistent_volume_claim.is_none() && volume.ephemeral.is_none() =>
-            {
+            Some(volume) if volume.persistent_volume_claim.is_none() && volume.ephemeral.is_none() => {
                 let detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
                 errors.invalid(at_name.clone(), name, detail);
             }

@@ -44,13 +44,11 @@ pub enum NameKind {
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
-const UNDERSCORE_SUBDOMAIN: &str =
-    r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
+const UNDERSCORE_SUBDOMAIN: &str = r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
 const QUALIFIED: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const CONFIG_MAP_KEY: &str = "[-._a-zA-Z0-9]+";
-pub(super) const SYSCTL: &str =
-    r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
+pub(super) const SYSCTL: &str = r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
 const HTTP_HEADER: &str = "[-A-Za-z0-9]+";
 
 impl NameKind {
@@ -113,9 +111,7 @@ fn underscore_subdomain_faults(name: &str) -> Vec<String> {
     let mut faults = too_long(name, 253, "characters");
     let part = |part: &str| {
         let part = part.strip_prefix('_').unwrap_or(part);
-        with_edges(part, lower_or_digit, |b| {
-            lower_or_digit(b) || b == b'-' || b == b'_'
-        })
+        with_edges(part, lower_or_digit, |b| lower_or_digit(b) || b == b'-' || b == b'_')
     };
     if !every_part(name, '.', part) {
         faults.push(pattern(
@@ -128,8 +124,7 @@ fn underscore_subdomain_faults(name: &str) -> Vec<String> {
 }
 
 fn qualified_faults(name: &str) -> Vec<String> {
-    let rule =
-        "it holds letters, digits, '-', '_' and '.', and starts and ends with a letter or digit";
+    let rule = "it holds letters, digits, '-', '_' and '.', and starts and ends with a letter or digit";
     let examples = ["MyName", "my.name", "123-abc"];
     let mut faults = Vec::new();
     let name = match parts_by(name, '/') {
@@ -225,17 +220,11 @@ fn port_faults(name: &str) -> Vec<String> {
 }
 
 fn sysctl_faults(name: &str) -> Vec<String> {
-    let part = |part: &str| {
-        with_edges(part, lower_or_digit, |b| {
-            lower_or_digit(b) || b == b'-' || b == b'_'
-        })
-    };
+    let part = |part: &str| with_edges(part, lower_or_digit, |b| lower_or_digit(b) || b == b'-' || b == b'_');
     if name.len() <= 253 && name.split(['.', '/']).all(part) {
         return Vec::new();
     }
-    vec![format!(
-        "must have at most 253 characters and match regex ^{SYSCTL}$"
-    )]
+    vec![format!("must have at most 253 characters and match regex ^{SYSCTL}$")]
 }
 
 fn http_header_faults(name: &str) -> Vec<String> {
@@ -255,14 +244,8 @@ fn signer_faults(name: &str) -> Vec<String> {
         faults.push("must be of the form <domain>/<path>".to_owned());
         return faults;
     };
-    if domain.len() > 253
-        || !domain.contains('.')
-        || !domain.split('.').all(|part| label_faults(part).is_empty())
-    {
-        faults.push(
-            "domain part must be at least two labels joined by '.', at most 253 characters"
-                .to_owned(),
-        );
+    if domain.len() > 253 || !domain.contains('.') || !domain.split('.').all(|part| label_faults(part).is_empty()) {
+        faults.push("domain part must be at least two labels joined by '.', at most 253 characters".to_owned());
     }
     if !subdomain(path) {
         faults.push("path part must be subdomains joined by '.'".to_owned());
@@ -286,11 +269,7 @@ fn ip_faults(text: &str) -> Vec<String> {
         .split('.')
         .map(|part| {
             let cut = part.trim_start_matches('0');
-            if cut.is_empty() && !part.is_empty() {
-                "0"
-            } else {
-                cut
-            }
+            if cut.is_empty() && !part.is_empty() { "0" } else { cut }
         })
         .collect();
     if bare.join(".").parse::<Ipv4Addr>().is_ok() {
@@ -319,10 +298,7 @@ fn too_long(name: &str, most: usize, unit: &str) -> Vec<String> {
 }
 
 fn pattern(rule: &str, pattern: &str, examples: &[&str]) -> String {
-    let examples: Vec<_> = examples
-        .iter()
-        .map(|example| format!("'{example}', "))
-        .collect();
+    let examples: Vec<_> = examples.iter().map(|example| format!("'{example}', ")).collect();
     let examples = examples.join(" or ");
     format!("{rule} (e.g. {examples}regex used for validation is '{pattern}')")
 }

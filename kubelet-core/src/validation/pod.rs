@@ -30,12 +30,8 @@ pub(super) fn check_claims<'a>(
 ) -> BTreeSet<&'a str> {
     let list = FieldPath::new("spec").child("resourceClaims");
     let claims = spec.resource_claims.as_deref().unwrap_or_default();
-    if !claims.is_empty() && annotations.is_some_and(|annotations| annotations.contains_key(MIRROR))
-    {
-        errors.forbidden(
-            FieldPath::new("[]"),
-            "static pods do not support resource claims",
-        );
+    if !claims.is_empty() && annotations.is_some_and(|annotations| annotations.contains_key(MIRROR)) {
+        errors.forbidden(FieldPath::new("[]"), "static pods do not support resource claims");
     }
     let mut names = BTreeSet::new();
     for (k, claim) in claims.iter().enumerate() {
@@ -44,25 +40,20 @@ pub(super) fn check_claims<'a>(
             errors.duplicate(path.child("name"), claim.name.as_str());
         }
         required_name(&path.child("name"), &claim.name, NameKind::Label, errors);
-        match (
-            &claim.resource_claim_name,
-            &claim.resource_claim_template_name,
-        ) {
+        match (&claim.resource_claim_name, &claim.resource_claim_template_name) {
             (None, None) => {
-                let detail =
-                    "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
                 errors.required(path, detail);
             }
             (Some(claim), Some(_)) => {
-                errors.invalid(path, claim.as_str(), "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified");
+                errors.invalid(
+                    path,
+                    claim.as_str(),
+                    "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+                );
             }
             (Some(claim), None) => {
-                name(
-                    &path.child("resourceClaimName"),
-                    claim,
-                    NameKind::Subdomain,
-                    errors,
-                );
+                name(&path.child("resourceClaimName"), claim, NameKind::Subdomain, errors);
             }
             (None, Some(template)) => {
                 name(
@@ -92,10 +83,7 @@ pub(super) fn check_readiness_gates(spec: &PodSpec, errors: &mut FieldErrors) {
 }
 
 pub(super) fn check_scheduling_gates(spec: &PodSpec, errors: &mut FieldErrors) {
-    let gated = spec
-        .scheduling_gates
-        .as_ref()
-        .is_some_and(|gates| !gates.is_empty());
+    let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
     let placed = spec.node_name.as_ref().is_some_and(|name| !name.is_empty());
     if gated && placed {
         let detail = "cannot be set until all schedulingGates have been cleared";
@@ -148,11 +136,6 @@ pub(super) fn check_rest(spec: &PodSpec, errors: &mut FieldErrors) {
         optional(field, given, NameKind::Subdomain, errors);
     }
     if let Some(class) = &spec.runtime_class_name {
-        name(
-            &root.child("runtimeClassName"),
-            class,
-            NameKind::Subdomain,
-            errors,
-        );
+        name(&root.child("runtimeClassName"), class, NameKind::Subdomain, errors);
     }
 }

@@ -30,12 +30,7 @@ pub(super) fn check(container: &Container, path: &FieldPath, errors: &mut FieldE
             range(path.child("hostPort"), i64::from(number), 1, 65_535, errors);
         }
         let protocol = port.protocol.as_deref();
-        one_of(
-            path.child("protocol"),
-            protocol,
-            &["SCTP", "TCP", "UDP"],
-            errors,
-        );
+        one_of(path.child("protocol"), protocol, &["SCTP", "TCP", "UDP"], errors);
     }
 }
 
@@ -45,12 +40,7 @@ pub(super) fn check_host_ports(spec: &PodSpec, errors: &mut FieldErrors) {
     let root = FieldPath::new("spec");
     let mut seen = BTreeSet::new();
     for (i, container) in spec.containers.iter().enumerate() {
-        check_clashes(
-            container,
-            &root.child("containers").index(i),
-            &mut seen,
-            errors,
-        );
+        check_clashes(container, &root.child("containers").index(i), &mut seen, errors);
     }
     for container in spec.init_containers.iter().flatten() {
         let path = root.child("initContainers").index(0);
@@ -77,12 +67,7 @@ pub(super) fn check_host_ports(spec: &PodSpec, errors: &mut FieldErrors) {
     }
 }
 
-fn check_clashes(
-    container: &Container,
-    path: &FieldPath,
-    seen: &mut BTreeSet<String>,
-    errors: &mut FieldErrors,
-) {
+fn check_clashes(container: &Container, path: &FieldPath, seen: &mut BTreeSet<String>, errors: &mut FieldErrors) {
     for (j, port) in container.ports.iter().flatten().enumerate() {
         let Some(key) = host_key(port) else { continue };
         if !seen.insert(key.clone()) {

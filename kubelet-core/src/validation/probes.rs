@@ -1,8 +1,8 @@
 //! Probes and lifecycle hooks.
 
 use k8s_openapi::api::core::v1::{
-    Container, ExecAction, GRPCAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe,
-    SleepAction, TCPSocketAction,
+    Container, ExecAction, GRPCAction, HTTPGetAction, Lifecycle, LifecycleHandler, PodSpec, Probe, SleepAction,
+    TCPSocketAction,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -86,16 +86,9 @@ fn check_probe(probe: &Probe, path: &FieldPath, errors: &mut FieldErrors) {
         ("successThreshold", probe.success_threshold),
         ("failureThreshold", probe.failure_threshold),
     ] {
-        not_negative(
-            path.child(field),
-            i64::from(value.unwrap_or_default()),
-            errors,
-        );
+        not_negative(path.child(field), i64::from(value.unwrap_or_default()), errors);
     }
-    if let Some(grace) = probe
-        .termination_grace_period_seconds
-        .filter(|grace| *grace <= 0)
-    {
+    if let Some(grace) = probe.termination_grace_period_seconds.filter(|grace| *grace <= 0) {
         let path = path.child("terminationGracePeriodSeconds");
         errors.invalid(path, grace, "must be greater than 0");
     }
@@ -109,10 +102,7 @@ pub(super) fn check_lifecycle(
 ) {
     let Some(lifecycle) = lifecycle else { return };
     let grace = spec.termination_grace_period_seconds.unwrap_or_default();
-    for (field, hook) in [
-        ("postStart", &lifecycle.post_start),
-        ("preStop", &lifecycle.pre_stop),
-    ] {
+    for (field, hook) in [("postStart", &lifecycle.post_start), ("preStop", &lifecycle.pre_stop)] {
         if let Some(hook) = hook {
             check_hook(hook, grace, &path.child(field), errors);
         }
@@ -210,13 +200,7 @@ impl<'a> Handlers<'a> {
 
     fn grpc(&mut self, grpc: Option<&GRPCAction>) {
         if let Some((path, grpc)) = self.next("grpc", grpc) {
-            range(
-                path.child("port"),
-                i64::from(grpc.port),
-                1,
-                65_535,
-                self.errors,
-            );
+            range(path.child("port"), i64::from(grpc.port), 1, 65_535, self.errors);
         }
     }
 
@@ -224,9 +208,7 @@ impl<'a> Handlers<'a> {
         if let Some((path, sleep)) = self.next("sleep", sleep)
             && !(0..=grace).contains(&sleep.seconds)
         {
-            let detail = format!(
-                "must be non-negative and less than terminationGracePeriodSeconds ({grace})"
-            );
+            let detail = format!("must be non-negative and less than terminationGracePeriodSeconds ({grace})");
             self.errors.invalid(path, sleep.seconds, detail);
         }
     }

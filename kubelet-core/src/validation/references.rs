@@ -77,10 +77,7 @@ pub enum StaticReferenceError {
 ///
 /// # Errors
 /// The first reference that is not served, in upstream's order.
-pub fn refuse_api_references(
-    pod: &Pod,
-    served: &dyn Fn(ApiReference) -> bool,
-) -> Result<(), StaticReferenceError> {
+pub fn refuse_api_references(pod: &Pod, served: &dyn Fn(ApiReference) -> bool) -> Result<(), StaticReferenceError> {
     let Some(spec) = &pod.spec else { return Ok(()) };
     let refuse = |kind| {
         if served(kind) {
@@ -98,11 +95,7 @@ pub fn refuse_api_references(
     if find::names_config_map(spec) {
         refuse(ApiReference::ConfigMaps)?;
     }
-    if spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|claims| !claims.is_empty())
-    {
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
         refuse(ApiReference::ResourceClaims)?;
     }
     for volume in spec.volumes.iter().flatten() {

@@ -10,8 +10,7 @@ use super::field::{FieldErrors, FieldPath, Json};
 use super::names::NameKind;
 use crate::quantity::Quantity;
 use crate::resources::{
-    ResourceList, aggregate_container_limits, aggregate_container_requests, is_huge_page,
-    is_pod_level, read_list,
+    ResourceList, aggregate_container_limits, aggregate_container_requests, is_huge_page, is_pod_level, read_list,
 };
 
 /// Names without a prefix that mean something in the API, though not for containers.
@@ -94,8 +93,7 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
     let sums = aggregate_container_requests(spec);
     for (name, request) in read_list(own.requests.as_ref()) {
         if let Some(sum) = sums.get(&name).filter(|sum| request < **sum) {
-            let detail =
-                format!("must be greater than or equal to aggregate container requests of {sum}");
+            let detail = format!("must be greater than or equal to aggregate container requests of {sum}");
             let path = path.child("requests").key(name);
             errors.invalid(path, request.to_string().as_str(), detail);
         }
@@ -104,8 +102,7 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
     let sums = aggregate_container_limits(spec);
     for (name, limit) in limits.iter().filter(|(name, _)| is_huge_page(name)) {
         if let Some(sum) = sums.get(name).filter(|sum| limit < *sum) {
-            let detail =
-                format!("must be greater than or equal to aggregate container limits of {sum}");
+            let detail = format!("must be greater than or equal to aggregate container limits of {sum}");
             let path = path.child("limits").key(name);
             errors.invalid(path, limit.to_string().as_str(), detail);
         }
@@ -121,12 +118,7 @@ pub(super) fn check_overhead(spec: &PodSpec, errors: &mut FieldErrors) {
     check_lists(&resources, Level::Container, &path, errors);
 }
 
-fn check_container_limits(
-    spec: &PodSpec,
-    most: &ResourceList,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_container_limits(spec: &PodSpec, most: &ResourceList, path: &FieldPath, errors: &mut FieldErrors) {
     for (i, container) in spec.containers.iter().enumerate() {
         let limits = container
             .resources
@@ -142,12 +134,7 @@ fn check_container_limits(
     }
 }
 
-fn check_lists(
-    resources: &ResourceRequirements,
-    level: Level,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_lists(resources: &ResourceRequirements, level: Level, path: &FieldPath, errors: &mut FieldErrors) {
     let (at_limits, at_requests) = (path.child("limits"), path.child("requests"));
     let limits = check_list(resources.limits.as_ref(), level, &at_limits, errors);
     for (name, limit) in limits.iter().filter(|(name, _)| is_huge_page(name)) {
@@ -173,8 +160,7 @@ fn check_lists(
         }
     }
     let all = || limits.keys().chain(requests.keys());
-    if all().any(|name| is_huge_page(name)) && !all().any(|name| name == "cpu" || name == "memory")
-    {
+    if all().any(|name| is_huge_page(name)) && !all().any(|name| name == "cpu" || name == "memory") {
         errors.forbidden(path.clone(), "HugePages require cpu or memory");
     }
 }
@@ -220,10 +206,8 @@ fn check_name(name: &str, path: &FieldPath, errors: &mut FieldErrors) {
         return;
     }
     if !name.contains('/') {
-        let of_containers =
-            is_huge_page(name) || ["cpu", "memory", "ephemeral-storage"].contains(&name);
-        if !of_containers && !ELSEWHERE.contains(&name) && !name.starts_with("requests.hugepages-")
-        {
+        let of_containers = is_huge_page(name) || ["cpu", "memory", "ephemeral-storage"].contains(&name);
+        if !of_containers && !ELSEWHERE.contains(&name) && !name.starts_with("requests.hugepages-") {
             let detail = "must be a standard resource type or fully qualified";
             errors.invalid(path.clone(), Json(&name), detail);
         }

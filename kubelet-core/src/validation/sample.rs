@@ -99,15 +99,7 @@ pub(crate) fn mutated_pods() -> impl Strategy<Value = Pod> {
         "requests.cpu",
         "hugepages-",
     ];
-    let numbers = [
-        0,
-        -1,
-        1,
-        255,
-        65_536,
-        i64::from(i32::MIN),
-        i64::from(i32::MAX),
-    ];
+    let numbers = [0, -1, 1, 255, 65_536, i64::from(i32::MIN), i64::from(i32::MAX)];
     let damage = (any::<Index>(), any::<Index>(), 0..4_u8);
     proptest::collection::vec(damage, 0..12).prop_map(move |damages| {
         let mut pod = full_pod();
@@ -138,9 +130,7 @@ fn collect(value: &Value, at: &str, leaves: &mut Vec<String>) {
         leaves.push(at.to_owned());
     }
     match value {
-        Value::Object(map) => map
-            .iter()
-            .for_each(|(key, value)| collect(value, &step(key), leaves)),
+        Value::Object(map) => map.iter().for_each(|(key, value)| collect(value, &step(key), leaves)),
         Value::Array(list) => {
             let list = list.iter().enumerate();
             list.for_each(|(i, value)| collect(value, &step(&i.to_string()), leaves));

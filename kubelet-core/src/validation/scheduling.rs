@@ -65,11 +65,7 @@ fn check_toleration(toleration: &Toleration, path: &FieldPath, errors: &mut Fiel
         "Exists" => {}
         // Known, but switched off: upstream lists them all the same.
         "Lt" | "Gt" => {
-            errors.not_supported(
-                at_operator,
-                given.operator,
-                &["Equal", "Exists", "Lt", "Gt"],
-            );
+            errors.not_supported(at_operator, given.operator, &["Equal", "Exists", "Lt", "Gt"]);
         }
         _ => errors.not_supported(at_operator, given.operator, &["Equal", "Exists"]),
     }
@@ -82,39 +78,23 @@ fn check_toleration(toleration: &Toleration, path: &FieldPath, errors: &mut Fiel
 pub(super) fn check_spread(spec: &PodSpec, errors: &mut FieldErrors) {
     let list = FieldPath::new("spec").child("topologySpreadConstraints");
     let mut seen = BTreeSet::new();
-    for (k, constraint) in spec
-        .topology_spread_constraints
-        .iter()
-        .flatten()
-        .enumerate()
-    {
+    for (k, constraint) in spec.topology_spread_constraints.iter().flatten().enumerate() {
         let path = list.index(k);
         if constraint.max_skew <= 0 {
             let path = path.child("maxSkew");
             errors.invalid(path, constraint.max_skew, "must be greater than zero");
         }
-        let (key, action) = (
-            constraint.topology_key.as_str(),
-            constraint.when_unsatisfiable.as_str(),
-        );
+        let (key, action) = (constraint.topology_key.as_str(), constraint.when_unsatisfiable.as_str());
         if key.is_empty() {
             errors.required(path.child("topologyKey"), "can not be empty");
         } else {
             name(&path.child("topologyKey"), key, NameKind::Qualified, errors);
         }
         let known = ["DoNotSchedule", "ScheduleAnyway"];
-        one_of(
-            path.child("whenUnsatisfiable"),
-            Some(action),
-            &known,
-            errors,
-        );
+        one_of(path.child("whenUnsatisfiable"), Some(action), &known, errors);
         if !seen.insert((key, action)) {
             let pair = format!("{{{key}, {action}}}");
-            errors.duplicate(
-                path.child("{topologyKey, whenUnsatisfiable}"),
-                pair.as_str(),
-            );
+            errors.duplicate(path.child("{topologyKey, whenUnsatisfiable}"), pair.as_str());
         }
     }
 }

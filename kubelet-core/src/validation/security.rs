@@ -25,22 +25,13 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
     check_id(context.run_as_user, root.child("runAsUser"), errors);
     check_id(context.run_as_group, root.child("runAsGroup"), errors);
     for (k, group) in context.supplemental_groups.iter().flatten().enumerate() {
-        check_id(
-            Some(*group),
-            root.child("supplementalGroups").index(k),
-            errors,
-        );
+        check_id(Some(*group), root.child("supplementalGroups").index(k), errors);
     }
     if spec.share_process_namespace == Some(true) && spec.host_pid == Some(true) {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.invalid(root.child("shareProcessNamespace"), true, detail);
     }
-    check_sysctls(
-        spec,
-        context.sysctls.as_deref().unwrap_or_default(),
-        &root,
-        errors,
-    );
+    check_sysctls(spec, context.sysctls.as_deref().unwrap_or_default(), &root, errors);
     for (field, value, known) in [
         (
             "fsGroupChangePolicy",
@@ -52,11 +43,7 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
             &context.supplemental_groups_policy,
             &["Merge", "Strict"],
         ),
-        (
-            "seLinuxChangePolicy",
-            &context.se_linux_change_policy,
-            &["Recursive"],
-        ),
+        ("seLinuxChangePolicy", &context.se_linux_change_policy, &["Recursive"]),
     ] {
         if let Some(value) = value {
             known_only(root.child(field), value, known, errors);
@@ -66,12 +53,7 @@ pub(super) fn check_pod(spec: &PodSpec, errors: &mut FieldErrors) {
     profiles::check_app_armor(context.app_armor_profile.as_ref(), &root, errors);
 }
 
-pub(super) fn check_container(
-    spec: &PodSpec,
-    container: &Container,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_container(spec: &PodSpec, container: &Container, path: &FieldPath, errors: &mut FieldErrors) {
     let Some(context) = &container.security_context else {
         return;
     };
@@ -95,11 +77,7 @@ fn check_escalation(context: &SecurityContext, path: &FieldPath, errors: &mut Fi
         return;
     }
     let mut contradiction = |detail: &'static str| {
-        errors.invalid(
-            path.clone(),
-            Json(&GoSecurityContext::from(context)),
-            detail,
-        );
+        errors.invalid(path.clone(), Json(&GoSecurityContext::from(context)), detail);
     };
     if context.privileged == Some(true) {
         contradiction("cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
@@ -109,9 +87,7 @@ fn check_escalation(context: &SecurityContext, path: &FieldPath, errors: &mut Fi
         .as_ref()
         .and_then(|capabilities| capabilities.add.as_deref());
     if added.is_some_and(|added| added.iter().any(|name| name == "CAP_SYS_ADMIN")) {
-        contradiction(
-            "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
-        );
+        contradiction("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN");
     }
 }
 

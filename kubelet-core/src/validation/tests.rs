@@ -58,10 +58,7 @@ fn check_pod(rows: impl IntoIterator<Item = (Value, Vec<&'static str>)>) {
 
 /// Changes of the spec.
 fn check_spec(rows: impl IntoIterator<Item = (Value, Vec<&'static str>)>) {
-    check_pod(
-        rows.into_iter()
-            .map(|(spec, wanted)| (json!({"spec": spec}), wanted)),
-    );
+    check_pod(rows.into_iter().map(|(spec, wanted)| (json!({"spec": spec}), wanted)));
 }
 
 /// Changes of the one container; paths are given below it.
@@ -70,10 +67,7 @@ fn check_container(rows: impl IntoIterator<Item = (Value, Vec<&'static str>)>) {
         let mut pod = sound();
         let shown = change.to_string();
         merge(&mut pod["spec"]["containers"][0], change);
-        let wanted: Vec<_> = wanted
-            .iter()
-            .map(|text| format!("spec.containers[0]{text}"))
-            .collect();
+        let wanted: Vec<_> = wanted.iter().map(|text| format!("spec.containers[0]{text}")).collect();
         assert_eq!(errors_of(pod), wanted, "{shown}");
     }
 }

@@ -6,9 +6,7 @@ mod remote;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{
-    CSIVolumeSource, EphemeralVolumeSource, HostPathVolumeSource, PodSpec, Volume,
-};
+use k8s_openapi::api::core::v1::{CSIVolumeSource, EphemeralVolumeSource, HostPathVolumeSource, PodSpec, Volume};
 
 use super::check::{known_only, no_backsteps, quantity, required};
 use super::field::{FieldErrors, FieldPath};
@@ -16,10 +14,7 @@ use super::names::NameKind;
 use crate::volume_sources::source_names;
 
 /// The volumes that have no error, by name: mounts see no others.
-pub(super) fn check<'a>(
-    spec: &'a PodSpec,
-    errors: &mut FieldErrors,
-) -> BTreeMap<&'a str, &'a Volume> {
+pub(super) fn check<'a>(spec: &'a PodSpec, errors: &mut FieldErrors) -> BTreeMap<&'a str, &'a Volume> {
     let list = FieldPath::new("spec").child("volumes");
     let mut names = BTreeSet::new();
     let mut sound = BTreeMap::new();
@@ -69,11 +64,7 @@ fn check_source(spec: &PodSpec, volume: &Volume, path: &FieldPath, errors: &mut 
         }
         "secret" | "configMap" | "downwarAPI" => {
             // The wrong spelling is for the one text about many sources.
-            let place = path.child(if source == "downwarAPI" {
-                "downwardAPI"
-            } else {
-                source
-            });
+            let place = path.child(if source == "downwarAPI" { "downwardAPI" } else { source });
             files::check(volume, &place, errors);
         }
         "projected" => projected::check(spec, volume.projected.as_ref(), &place, errors),
@@ -97,11 +88,7 @@ fn check_source(spec: &PodSpec, volume: &Volume, path: &FieldPath, errors: &mut 
     }
 }
 
-fn check_host_path(
-    source: Option<&HostPathVolumeSource>,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_host_path(source: Option<&HostPathVolumeSource>, path: &FieldPath, errors: &mut FieldErrors) {
     let Some(source) = source else { return };
     required(path.child("path"), &source.path, errors);
     no_backsteps(&path.child("path"), &source.path, errors);
@@ -133,11 +120,7 @@ fn check_csi(source: Option<&CSIVolumeSource>, path: &FieldPath, errors: &mut Fi
     errors.invalid_each(&path, driver, faults);
 }
 
-fn check_ephemeral(
-    source: Option<&EphemeralVolumeSource>,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_ephemeral(source: Option<&EphemeralVolumeSource>, path: &FieldPath, errors: &mut FieldErrors) {
     let path = path.child("volumeClaimTemplate");
     let Some(template) = source.and_then(|source| source.volume_claim_template.as_ref()) else {
         return errors.required(path, "");
@@ -162,12 +145,7 @@ fn check_ephemeral(
         }
     }
     let path = path.child("spec");
-    if template
-        .spec
-        .access_modes
-        .as_ref()
-        .is_none_or(Vec::is_empty)
-    {
+    if template.spec.access_modes.as_ref().is_none_or(Vec::is_empty) {
         errors.required(path.child("accessModes"), "");
     }
     let resources = template.spec.resources.as_ref();
@@ -178,11 +156,7 @@ fn check_ephemeral(
             let path = path.key("storage");
             let amount = quantity(&path, amount, errors);
             if let Some(amount) = amount.filter(|amount| amount.is_negative() || amount.is_zero()) {
-                errors.invalid(
-                    path,
-                    amount.to_string().as_str(),
-                    "must be greater than zero",
-                );
+                errors.invalid(path, amount.to_string().as_str(), "must be greater than zero");
             }
         }
     }

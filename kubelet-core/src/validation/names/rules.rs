@@ -16,17 +16,11 @@ pub(super) fn parts_by(text: &str, separator: char) -> Parts<'_> {
 }
 
 /// Whether all bytes are `inner` and the first and the last are `edge`; never so for an empty text.
-pub(super) fn with_edges(
-    text: &str,
-    edge: impl Fn(u8) -> bool,
-    inner: impl Fn(u8) -> bool,
-) -> bool {
+pub(super) fn with_edges(text: &str, edge: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
         [only] => edge(*only),
-        [first, middle @ .., last] => {
-            edge(*first) && edge(*last) && middle.iter().all(|b| inner(*b))
-        }
+        [first, middle @ .., last] => edge(*first) && edge(*last) && middle.iter().all(|b| inner(*b)),
     }
 }
 

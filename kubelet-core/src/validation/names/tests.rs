@@ -14,8 +14,7 @@ fn check(kind: NameKind, good: &[&str], bad: &[(&str, &[&str])]) {
     }
 }
 
-const LABEL: &str =
-    "(e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+const LABEL: &str = "(e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
 const SUBDOMAIN: &str = r"(e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 const QUALIFIED: &str = "(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
@@ -72,11 +71,7 @@ fn qualified_names_have_one_optional_prefix() {
             (&far, &["prefix part must be no more than 253 characters"]),
         ],
     );
-    check(
-        NameKind::AnnotationKey,
-        &["Example.COM/a"],
-        &[("a b", &[QUALIFIED])],
-    );
+    check(NameKind::AnnotationKey, &["Example.COM/a"], &[("a b", &[QUALIFIED])]);
     let a64 = "a".repeat(64);
     check(
         NameKind::LabelValue,
@@ -132,11 +127,7 @@ fn keys_ports_and_the_rest_have_their_own_rules() {
             ],
         )],
     );
-    check(
-        NameKind::HttpHeader,
-        &["X-A"],
-        &[("a:b", &["'[-A-Za-z0-9]+')"])],
-    );
+    check(NameKind::HttpHeader, &["X-A"], &[("a:b", &["'[-A-Za-z0-9]+')"])]);
     check(
         NameKind::Signer,
         &["a.b/c", "a.b/c.d"],
@@ -151,18 +142,12 @@ fn addresses_are_strict() {
         &["10.0.0.1", "::1", "2001:DB8:0:0::1", "0.0.0.0"],
         &[
             ("010.0.0.1", &["must not have leading 0s"]),
-            (
-                "::ffff:1.2.3.4",
-                &["must not be an IPv4-mapped IPv6 address"],
-            ),
+            ("::ffff:1.2.3.4", &["must not be an IPv4-mapped IPv6 address"]),
             (
                 "fe80::1%eth0",
                 &["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"],
             ),
-            (
-                "",
-                &["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"],
-            ),
+            ("", &["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"]),
             (
                 "1.2.3",
                 &["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"],

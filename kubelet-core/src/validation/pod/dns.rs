@@ -56,9 +56,7 @@ fn check_searches(config: &PodDNSConfig, path: &FieldPath, errors: &mut FieldErr
         errors.invalid(path.clone(), Json(&searches), detail);
     }
     if searches.join(" ").len() > SEARCH_BYTES {
-        let detail = format!(
-            "must not have more than {SEARCH_BYTES} characters (including spaces) in the search list"
-        );
+        let detail = format!("must not have more than {SEARCH_BYTES} characters (including spaces) in the search list");
         errors.invalid(path.clone(), Json(&searches), detail);
     }
     for (k, search) in searches.iter().enumerate() {
@@ -76,12 +74,7 @@ pub(super) fn check_host_aliases(spec: &PodSpec, errors: &mut FieldErrors) {
         let path = list.index(k);
         name(&path.child("ip"), &alias.ip, NameKind::Ip, errors);
         for (m, host) in alias.hostnames.iter().flatten().enumerate() {
-            name(
-                &path.child("hostnames").index(m),
-                host,
-                NameKind::Subdomain,
-                errors,
-            );
+            name(&path.child("hostnames").index(m), host, NameKind::Subdomain, errors);
         }
     }
 }

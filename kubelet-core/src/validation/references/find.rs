@@ -27,8 +27,7 @@ pub(super) fn names_secret(spec: &PodSpec) -> bool {
             let env = container.env.iter().flatten();
             let mut env = env.filter_map(|variable| variable.value_from.as_ref());
             let mut from = container.env_from.iter().flatten();
-            env.any(|from| from.secret_key_ref.is_some())
-                || from.any(|from| from.secret_ref.is_some())
+            env.any(|from| from.secret_key_ref.is_some()) || from.any(|from| from.secret_ref.is_some())
         })
         || spec.volumes.iter().flatten().any(volume_names_secret)
 }
@@ -57,11 +56,12 @@ pub(super) fn names_config_map(spec: &PodSpec) -> bool {
         let env = container.env.iter().flatten();
         let mut env = env.filter_map(|variable| variable.value_from.as_ref());
         let mut from = container.env_from.iter().flatten();
-        env.any(|from| from.config_map_key_ref.is_some())
-            || from.any(|from| from.config_map_ref.is_some())
-    }) || spec.volumes.iter().flatten().any(|volume| {
-        volume.config_map.is_some() || projections(volume).any(|source| source.config_map.is_some())
-    })
+        env.any(|from| from.config_map_key_ref.is_some()) || from.any(|from| from.config_map_ref.is_some())
+    }) || spec
+        .volumes
+        .iter()
+        .flatten()
+        .any(|volume| volume.config_map.is_some() || projections(volume).any(|source| source.config_map.is_some()))
 }
 
 pub(super) fn volume_kind(volume: &Volume) -> Option<ApiReference> {
@@ -74,9 +74,7 @@ pub(super) fn volume_kind(volume: &Volume) -> Option<ApiReference> {
         ),
         (volume.ephemeral.is_some(), ApiReference::EphemeralVolumes),
     ];
-    kinds
-        .into_iter()
-        .find_map(|(set, kind)| set.then_some(kind))
+    kinds.into_iter().find_map(|(set, kind)| set.then_some(kind))
 }
 
 pub(super) fn projection(source: &VolumeProjection) -> Projection {
@@ -86,10 +84,7 @@ pub(super) fn projection(source: &VolumeProjection) -> Projection {
         Projection::Api(ApiReference::ClusterTrustBundles)
     } else if source.pod_certificate.is_some() {
         Projection::Api(ApiReference::PodCertificates)
-    } else if source.secret.is_some()
-        || source.config_map.is_some()
-        || source.downward_api.is_some()
-    {
+    } else if source.secret.is_some() || source.config_map.is_some() || source.downward_api.is_some() {
         Projection::Local
     } else {
         Projection::Unknown

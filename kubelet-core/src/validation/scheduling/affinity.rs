@@ -1,8 +1,7 @@
 //! Node and pod affinity.
 
 use k8s_openapi::api::core::v1::{
-    NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec,
-    WeightedPodAffinityTerm,
+    NodeAffinity, NodeSelectorRequirement, NodeSelectorTerm, PodAffinityTerm, PodSpec, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -23,21 +22,13 @@ pub(in crate::validation) fn check(spec: &PodSpec, errors: &mut FieldErrors) {
         check_node(node, &path.child("nodeAffinity"), errors);
     }
     if let Some(pods) = &affinity.pod_affinity {
-        let required = pods
-            .required_during_scheduling_ignored_during_execution
-            .as_deref();
-        let preferred = pods
-            .preferred_during_scheduling_ignored_during_execution
-            .as_deref();
+        let required = pods.required_during_scheduling_ignored_during_execution.as_deref();
+        let preferred = pods.preferred_during_scheduling_ignored_during_execution.as_deref();
         check_pods(required, preferred, &path.child("podAffinity"), errors);
     }
     if let Some(pods) = &affinity.pod_anti_affinity {
-        let required = pods
-            .required_during_scheduling_ignored_during_execution
-            .as_deref();
-        let preferred = pods
-            .preferred_during_scheduling_ignored_during_execution
-            .as_deref();
+        let required = pods.required_during_scheduling_ignored_during_execution.as_deref();
+        let preferred = pods.preferred_during_scheduling_ignored_during_execution.as_deref();
         check_pods(required, preferred, &path.child("podAntiAffinity"), errors);
     }
 }
@@ -53,9 +44,7 @@ fn check_node(affinity: &NodeAffinity, path: &FieldPath, errors: &mut FieldError
             check_term(term, &path.index(k), errors);
         }
     }
-    let preferred = affinity
-        .preferred_during_scheduling_ignored_during_execution
-        .iter();
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter();
     for (k, term) in preferred.flatten().enumerate() {
         let path = path.child(PREFERRED).index(k);
         check_weight(term.weight, &path, errors);
@@ -67,23 +56,14 @@ fn check_term(term: &NodeSelectorTerm, path: &FieldPath, errors: &mut FieldError
     for (k, requirement) in term.match_expressions.iter().flatten().enumerate() {
         let path = path.child("matchExpressions").index(k);
         check_requirement(requirement, &path, errors);
-        name(
-            &path.child("key"),
-            &requirement.key,
-            NameKind::Qualified,
-            errors,
-        );
+        name(&path.child("key"), &requirement.key, NameKind::Qualified, errors);
     }
     for (k, requirement) in term.match_fields.iter().flatten().enumerate() {
         check_field(requirement, &path.child("matchFields").index(k), errors);
     }
 }
 
-fn check_requirement(
-    requirement: &NodeSelectorRequirement,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+fn check_requirement(requirement: &NodeSelectorRequirement, path: &FieldPath, errors: &mut FieldErrors) {
     let count = requirement.values.as_ref().map_or(0, Vec::len);
     let operator = requirement.operator.as_str();
     match operator {
@@ -100,11 +80,7 @@ fn check_requirement(
             errors.required(path.child("values"), detail);
         }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-        _ => errors.invalid(
-            path.child("operator"),
-            Json(&operator),
-            "not a valid selector operator",
-        ),
+        _ => errors.invalid(path.child("operator"), Json(&operator), "not a valid selector operator"),
     }
 }
 
@@ -113,11 +89,7 @@ fn check_field(requirement: &NodeSelectorRequirement, path: &FieldPath, errors: 
     let operator = requirement.operator.as_str();
     let values = requirement.values.as_deref().unwrap_or_default();
     if operator != "In" && operator != "NotIn" {
-        errors.invalid(
-            path.child("operator"),
-            Json(&operator),
-            "not a valid selector operator",
-        );
+        errors.invalid(path.child("operator"), Json(&operator), "not a valid selector operator");
     } else if values.len() != 1 {
         let detail = "must have exactly one value";
         errors.required(path.child("values"), detail);
@@ -128,12 +100,7 @@ fn check_field(requirement: &NodeSelectorRequirement, path: &FieldPath, errors: 
         return;
     }
     for (k, value) in values.iter().enumerate() {
-        name(
-            &path.child("values").index(k),
-            value,
-            NameKind::Subdomain,
-            errors,
-        );
+        name(&path.child("values").index(k), value, NameKind::Subdomain, errors);
     }
 }
 
@@ -149,11 +116,7 @@ fn check_pods(
     for (k, term) in preferred.into_iter().flatten().enumerate() {
         let path = path.child(PREFERRED).index(k);
         check_weight(term.weight, &path, errors);
-        check_pod_term(
-            &term.pod_affinity_term,
-            &path.child("podAffinityTerm"),
-            errors,
-        );
+        check_pod_term(&term.pod_affinity_term, &path.child("podAffinityTerm"), errors);
     }
 }
 
@@ -167,12 +130,7 @@ fn check_pod_term(term: &PodAffinityTerm, path: &FieldPath, errors: &mut FieldEr
         }
     }
     for namespace in term.namespaces.iter().flatten() {
-        name(
-            &path.child("namespaces"),
-            namespace,
-            NameKind::Label,
-            errors,
-        );
+        name(&path.child("namespaces"), namespace, NameKind::Label, errors);
     }
     if term.topology_key.is_empty() {
         errors.required(path.child("topologyKey"), "can not be empty");
@@ -187,11 +145,7 @@ fn check_pod_term(term: &PodAffinityTerm, path: &FieldPath, errors: &mut FieldEr
 }
 
 fn check_selector(selector: &LabelSelector, path: &FieldPath, errors: &mut FieldErrors) {
-    check_labels(
-        selector.match_labels.as_ref(),
-        &path.child("matchLabels"),
-        errors,
-    );
+    check_labels(selector.match_labels.as_ref(), &path.child("matchLabels"), errors);
     for (k, requirement) in selector.match_expressions.iter().flatten().enumerate() {
         let path = path.child("matchExpressions").index(k);
         let given = NodeSelectorRequirement {

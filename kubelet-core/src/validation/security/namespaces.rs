@@ -39,15 +39,9 @@ pub(in crate::validation) fn check_sysctls(
         }
         let dotted = dotted(name);
         if spec.host_network == Some(true) && dotted.starts_with("net.") {
-            errors.invalid(
-                path.clone(),
-                name,
-                "may not be specified when 'hostNetwork' is true",
-            );
+            errors.invalid(path.clone(), name, "may not be specified when 'hostNetwork' is true");
         }
-        let ipc = dotted.starts_with("fs.mqueue.")
-            || dotted == "kernel.msgmni"
-            || IPC.contains(&dotted.as_str());
+        let ipc = dotted.starts_with("fs.mqueue.") || dotted == "kernel.msgmni" || IPC.contains(&dotted.as_str());
         if spec.host_ipc == Some(true) && ipc {
             errors.invalid(path, name, "may not be specified when 'hostIPC' is true");
         }
@@ -56,10 +50,7 @@ pub(in crate::validation) fn check_sysctls(
 
 /// The first separator tells the spelling: after a slash, dots and slashes have changed places.
 fn dotted(name: &str) -> String {
-    if !matches!(
-        name.find(['.', '/']).map(|at| name.as_bytes()[at]),
-        Some(b'/')
-    ) {
+    if !matches!(name.find(['.', '/']).map(|at| name.as_bytes()[at]), Some(b'/')) {
         return name.to_owned();
     }
     let swap = |c| match c {

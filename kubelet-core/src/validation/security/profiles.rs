@@ -8,11 +8,7 @@ use crate::validation::field::{FieldErrors, FieldPath};
 const TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 const APP_ARMOR_BYTES: usize = 4095;
 
-pub(super) fn check_seccomp(
-    profile: Option<&SeccompProfile>,
-    context: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_seccomp(profile: Option<&SeccompProfile>, context: &FieldPath, errors: &mut FieldErrors) {
     let Some(profile) = profile else { return };
     let path = context.child("seccompProfile");
     match profile.type_.as_str() {
@@ -23,10 +19,7 @@ pub(super) fn check_seccomp(
         kind => known_only(path.child("type"), kind, &TYPES, errors),
     }
     let path = path.child("localhostProfile");
-    match (
-        profile.type_ == "Localhost",
-        profile.localhost_profile.as_deref(),
-    ) {
+    match (profile.type_ == "Localhost", profile.localhost_profile.as_deref()) {
         (true, None) => errors.required(path, "must be set when seccomp type is Localhost"),
         (true, Some(file)) => local_path(&path, file, errors),
         (false, Some(file)) => {
@@ -36,11 +29,7 @@ pub(super) fn check_seccomp(
     }
 }
 
-pub(super) fn check_app_armor(
-    profile: Option<&AppArmorProfile>,
-    context: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_app_armor(profile: Option<&AppArmorProfile>, context: &FieldPath, errors: &mut FieldErrors) {
     let Some(profile) = profile else { return };
     let path = context.child("appArmorProfile");
     match profile.type_.as_str() {
@@ -51,10 +40,7 @@ pub(super) fn check_app_armor(
         kind => known_only(path.child("type"), kind, &TYPES, errors),
     }
     let path = path.child("localhostProfile");
-    match (
-        profile.type_ == "Localhost",
-        profile.localhost_profile.as_deref(),
-    ) {
+    match (profile.type_ == "Localhost", profile.localhost_profile.as_deref()) {
         (true, Some(name)) if !name.trim().is_empty() => {
             if name != name.trim() {
                 errors.invalid(path.clone(), name, "must not be padded with whitespace");
@@ -65,11 +51,7 @@ pub(super) fn check_app_armor(
         }
         (true, _) => errors.required(path, "must be set when AppArmor type is Localhost"),
         (false, Some(name)) => {
-            errors.invalid(
-                path,
-                name,
-                "can only be set when AppArmor type is Localhost",
-            );
+            errors.invalid(path, name, "can only be set when AppArmor type is Localhost");
         }
         (false, None) => {}
     }

@@ -48,10 +48,7 @@ fn check_windows(spec: &PodSpec, errors: &mut FieldErrors) {
             ("hostPID", spec.host_pid == Some(true)),
             ("hostIPC", spec.host_ipc == Some(true)),
             ("hostUsers", spec.host_users.is_some()),
-            (
-                "shareProcessNamespace",
-                spec.share_process_namespace.is_some(),
-            ),
+            ("shareProcessNamespace", spec.share_process_namespace.is_some()),
         ],
     );
     if let Some(context) = &spec.security_context {
@@ -62,24 +59,12 @@ fn check_windows(spec: &PodSpec, errors: &mut FieldErrors) {
                 ("seLinuxOptions", context.se_linux_options.is_some()),
                 ("seccompProfile", context.seccomp_profile.is_some()),
                 ("fsGroup", context.fs_group.is_some()),
-                (
-                    "fsGroupChangePolicy",
-                    context.fs_group_change_policy.is_some(),
-                ),
-                (
-                    "sysctls",
-                    context
-                        .sysctls
-                        .as_ref()
-                        .is_some_and(|list| !list.is_empty()),
-                ),
+                ("fsGroupChangePolicy", context.fs_group_change_policy.is_some()),
+                ("sysctls", context.sysctls.as_ref().is_some_and(|list| !list.is_empty())),
                 ("runAsUser", context.run_as_user.is_some()),
                 ("runAsGroup", context.run_as_group.is_some()),
                 ("supplementalGroups", context.supplemental_groups.is_some()),
-                (
-                    "supplementalGroupsPolicy",
-                    context.supplemental_groups_policy.is_some(),
-                ),
+                ("supplementalGroupsPolicy", context.supplemental_groups_policy.is_some()),
             ],
         );
     }
@@ -94,15 +79,9 @@ fn check_windows(spec: &PodSpec, errors: &mut FieldErrors) {
                 ("seLinuxOptions", context.se_linux_options.is_some()),
                 ("seccompProfile", context.seccomp_profile.is_some()),
                 ("capabilities", context.capabilities.is_some()),
-                (
-                    "readOnlyRootFilesystem",
-                    context.read_only_root_filesystem.is_some(),
-                ),
+                ("readOnlyRootFilesystem", context.read_only_root_filesystem.is_some()),
                 ("privileged", context.privileged.is_some()),
-                (
-                    "allowPrivilegeEscalation",
-                    context.allow_privilege_escalation.is_some(),
-                ),
+                ("allowPrivilegeEscalation", context.allow_privilege_escalation.is_some()),
                 ("procMount", context.proc_mount.is_some()),
                 ("runAsUser", context.run_as_user.is_some()),
                 ("runAsGroup", context.run_as_group.is_some()),
@@ -113,9 +92,7 @@ fn check_windows(spec: &PodSpec, errors: &mut FieldErrors) {
 
 /// Host process containers share the host's network, and a pod has only such containers or none.
 pub(in crate::validation) fn check_host_process(spec: &PodSpec, errors: &mut FieldErrors) {
-    let set = |options: Option<&WindowsSecurityContextOptions>| {
-        options.and_then(|options| options.host_process)
-    };
+    let set = |options: Option<&WindowsSecurityContextOptions>| options.and_then(|options| options.host_process);
     let context = spec.security_context.as_ref();
     let of_pod = set(context.and_then(|context| context.windows_options.as_ref()));
     let of_containers = all_containers(spec).map(|(_, container)| {

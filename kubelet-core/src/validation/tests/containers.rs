@@ -5,10 +5,7 @@ use super::{check_container, check_spec};
 #[test]
 fn names_images_and_policies() {
     check_spec([
-        (
-            json!({"containers": []}),
-            vec!["spec.containers: Required value"],
-        ),
+        (json!({"containers": []}), vec!["spec.containers: Required value"]),
         (
             json!({"initContainers": [{"name": "c", "image": "i"}]}),
             vec![r#"spec.initContainers[0].name: Duplicate value: "c""#],
@@ -27,9 +24,7 @@ fn names_images_and_policies() {
         ),
         (
             json!({"imagePullPolicy": "x"}),
-            vec![
-                r#".imagePullPolicy: Unsupported value: "x": supported values: "Always", "IfNotPresent", "Never""#,
-            ],
+            vec![r#".imagePullPolicy: Unsupported value: "x": supported values: "Always", "IfNotPresent", "Never""#],
         ),
         (
             json!({"terminationMessagePolicy": "x"}),
@@ -47,15 +42,11 @@ fn restart_rules() {
     check_container([
         (
             json!({"restartPolicy": "x"}),
-            vec![
-                r#".restartPolicy: Unsupported value: "x": supported values: "Always", "Never", "OnFailure""#,
-            ],
+            vec![r#".restartPolicy: Unsupported value: "x": supported values: "Always", "Never", "OnFailure""#],
         ),
         (
             json!({"restartPolicyRules": [rule]}),
-            vec![
-                ".restartPolicy: Required value: must specify restartPolicy when restart rules are used",
-            ],
+            vec![".restartPolicy: Required value: must specify restartPolicy when restart rules are used"],
         ),
         (
             json!({"restartPolicy": "Never", "restartPolicyRules": vec![rule.clone(); 21]}),
@@ -146,10 +137,7 @@ fn init_and_ephemeral_containers_have_fewer_fields() {
 fn ports() {
     let with = |ports: Value| json!({"ports": ports});
     check_container([
-        (
-            with(json!([{"containerPort": 80}, {"containerPort": 80}])),
-            vec![],
-        ),
+        (with(json!([{"containerPort": 80}, {"containerPort": 80}])), vec![]),
         (
             with(json!([{"containerPort": 0, "hostPort": 70000, "protocol": "tcp", "name": "80"}])),
             vec![
@@ -192,10 +180,7 @@ fn ports() {
 fn probes() {
     let live = |probe: Value| json!({"livenessProbe": probe});
     check_container([
-        (
-            live(json!({"httpGet": {"port": "web"}, "timeoutSeconds": 99})),
-            vec![],
-        ),
+        (live(json!({"httpGet": {"port": "web"}, "timeoutSeconds": 99})), vec![]),
         (
             live(json!({})),
             vec![".livenessProbe: Required value: must specify a handler type"],
@@ -208,9 +193,7 @@ fn probes() {
             ],
         ),
         (
-            live(
-                json!({"httpGet": {"port": "80", "scheme": "http", "httpHeaders": [{"name": "a:", "value": ""}]}}),
-            ),
+            live(json!({"httpGet": {"port": "80", "scheme": "http", "httpHeaders": [{"name": "a:", "value": ""}]}})),
             vec![
                 r#".livenessProbe.httpGet.port: Invalid value: "80": must contain at least one letter (a-z)"#,
                 r#".livenessProbe.httpGet.scheme: Unsupported value: "http": supported values: "HTTP", "HTTPS""#,
@@ -235,10 +218,7 @@ fn probes() {
             ],
         ),
         (json!({"lifecycle": {}}), vec![]),
-        (
-            json!({"lifecycle": {"preStop": {"sleep": {"seconds": 30}}}}),
-            vec![],
-        ),
+        (json!({"lifecycle": {"preStop": {"sleep": {"seconds": 30}}}}), vec![]),
         (
             json!({"lifecycle": {"preStop": {"sleep": {"seconds": 31}}, "postStart": {}}}),
             vec![
@@ -248,9 +228,7 @@ fn probes() {
         ),
         (
             json!({"lifecycle": {"stopSignal": "SIGTERM"}}),
-            vec![
-                ".lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`",
-            ],
+            vec![".lifecycle.stopSignal: Forbidden: may not be set for containers with empty `spec.os.name`"],
         ),
     ]);
     check_spec([(

@@ -21,9 +21,7 @@ fn env() {
             ],
         ),
         (
-            from(
-                json!({"configMapKeyRef": {"name": "a", "key": "b"}, "secretKeyRef": {"name": "a", "key": ""}}),
-            ),
+            from(json!({"configMapKeyRef": {"name": "a", "key": "b"}, "secretKeyRef": {"name": "a", "key": ""}})),
             vec![
                 ".env[0].valueFrom.secretKeyRef.key: Required value",
                 r#".env[0].valueFrom: Invalid value: "": may not have more than one field specified at a time"#,
@@ -31,18 +29,14 @@ fn env() {
         ),
         (
             json!({"env": [{"name": "A", "value": "x", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]}),
-            vec![
-                r#".env[0].valueFrom: Invalid value: "": may not be specified when `value` is not empty"#,
-            ],
+            vec![r#".env[0].valueFrom: Invalid value: "": may not be specified when `value` is not empty"#],
         ),
         (field("spec.host"), vec![]),
         (field("metadata.labels['a/b']"), vec![]),
         (field("metadata.annotations['A.b/c']"), vec![]),
         (
             field("metadata.labels['/a']"),
-            vec![
-                r#".env[0].valueFrom.fieldRef: Invalid value: "/a": prefix part must be non-empty"#,
-            ],
+            vec![r#".env[0].valueFrom.fieldRef: Invalid value: "/a": prefix part must be non-empty"#],
         ),
         (
             field("metadata.labels"),
@@ -69,9 +63,7 @@ fn env() {
             ],
         ),
         (
-            from(
-                json!({"resourceFieldRef": {"resource": "limits.hugepages-2Mi", "divisor": "1Mi"}}),
-            ),
+            from(json!({"resourceFieldRef": {"resource": "limits.hugepages-2Mi", "divisor": "1Mi"}})),
             vec![],
         ),
         (
@@ -102,9 +94,7 @@ fn env() {
         ),
         (
             from(json!({"secretKeyRef": {"name": "a", "key": "..b"}})),
-            vec![
-                r#".env[0].valueFrom.secretKeyRef.key: Invalid value: "..b": must not start with '..'"#,
-            ],
+            vec![r#".env[0].valueFrom.secretKeyRef.key: Invalid value: "..b": must not start with '..'"#],
         ),
         (
             from(json!({"fileKeyRef": {"key": "", "path": "../a", "volumeName": "v"}})),

@@ -30,9 +30,7 @@ fn mounts_and_devices() {
             with(
                 json!({"volumeMounts": [{"name": "v", "mountPath": "/a"}, {"name": "v", "mountPath": "/a/"}, {"name": "v", "mountPath": "/a"}]}),
             ),
-            vec![
-                r#"spec.containers[0].volumeMounts[2].mountPath: Invalid value: "/a": must be unique"#,
-            ],
+            vec![r#"spec.containers[0].volumeMounts[2].mountPath: Invalid value: "/a": must be unique"#],
         ),
         (mount(json!({"subPath": "..x"})), vec![]),
         (

@@ -48,14 +48,10 @@ fn metadata() {
         ),
         (
             meta(json!({"finalizers": ["orphan", "a/b", "c"]})),
-            vec![
-                r#"metadata.finalizers[2]: Invalid value: "c": must be a standard finalizer or have a prefix"#,
-            ],
+            vec![r#"metadata.finalizers[2]: Invalid value: "c": must be a standard finalizer or have a prefix"#],
         ),
         (
-            meta(
-                json!({"ownerReferences": [{"apiVersion": "", "kind": "", "name": "n", "uid": "u"}]}),
-            ),
+            meta(json!({"ownerReferences": [{"apiVersion": "", "kind": "", "name": "n", "uid": "u"}]})),
             vec![
                 r#"metadata.ownerReferences.apiVersion: Invalid value: "": version must not be empty"#,
                 r#"metadata.ownerReferences.kind: Invalid value: "": must not be empty"#,
@@ -129,15 +125,11 @@ fn policies_and_names() {
         ),
         (
             json!({"preemptionPolicy": ""}),
-            vec![
-                r#"spec.preemptionPolicy: Unsupported value: "": supported values: "PreemptLowerPriority", "Never""#,
-            ],
+            vec![r#"spec.preemptionPolicy: Unsupported value: "": supported values: "PreemptLowerPriority", "Never""#],
         ),
         (
             json!({"activeDeadlineSeconds": 0}),
-            vec![
-                "spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive",
-            ],
+            vec!["spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"],
         ),
         (
             json!({"hostname": "a.b", "subdomain": "a"}),
@@ -154,10 +146,7 @@ fn policies_and_names() {
             json!({"hostnameOverride": "a".repeat(65)}),
             vec!["spec.hostnameOverride: Too long: may not be more than 64 bytes"],
         ),
-        (
-            json!({"os": {"name": ""}}),
-            vec!["spec.os.name: Required value"],
-        ),
+        (json!({"os": {"name": ""}}), vec!["spec.os.name: Required value"]),
         (
             json!({"os": {"name": "x"}}),
             vec![r#"spec.os: Unsupported value: "x": supported values: "linux", "windows""#],
@@ -171,14 +160,9 @@ fn policies_and_names() {
         ),
         (
             json!({"schedulingGates": [{"name": "g"}]}),
-            vec![
-                "spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared",
-            ],
+            vec!["spec.nodeName: Forbidden: cannot be set until all schedulingGates have been cleared"],
         ),
-        (
-            json!({"serviceAccountName": "", "priorityClassName": ""}),
-            vec![],
-        ),
+        (json!({"serviceAccountName": "", "priorityClassName": ""}), vec![]),
     ]);
     for field in [
         "runtimeClassName",
@@ -204,9 +188,7 @@ fn dns() {
     check_spec([
         (
             json!({"dnsPolicy": "None"}),
-            vec![
-                "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
-            ],
+            vec!["spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"],
         ),
         (
             json!({"dnsPolicy": "None", "dnsConfig": {"options": [{}]}}),
@@ -243,10 +225,7 @@ fn dns() {
         pod["spec"]["dnsConfig"] = json!({"searches": searches});
         let errors = errors_of(pod);
         assert_eq!(errors.len(), 1, "{errors:?}");
-        assert!(
-            errors[0].starts_with("spec.dnsConfig.searches: Invalid value: [")
-                && errors[0].ends_with(end)
-        );
+        assert!(errors[0].starts_with("spec.dnsConfig.searches: Invalid value: [") && errors[0].ends_with(end));
     }
 }
 
@@ -285,9 +264,7 @@ fn tolerations() {
         ),
         (
             with(json!({"key": "a", "operator": "equal"})),
-            vec![
-                r#"spec.tolerations[0].operator: Unsupported value: "equal": supported values: "Equal", "Exists""#,
-            ],
+            vec![r#"spec.tolerations[0].operator: Unsupported value: "equal": supported values: "Equal", "Exists""#],
         ),
         (
             with(json!({"key": "a", "operator": "Gt", "value": "1"})),

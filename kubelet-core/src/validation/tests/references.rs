@@ -48,17 +48,11 @@ fn whatever_only_an_api_server_has_is_refused_by_name() {
             volume(json!({"scaleIO": {"gateway": "g", "system": "s", "secretRef": {"name": "s"}}})),
             "secrets",
         ),
-        (
-            env(json!({"configMapKeyRef": {"name": "s", "key": "k"}})),
-            "configmaps",
-        ),
+        (env(json!({"configMapKeyRef": {"name": "s", "key": "k"}})), "configmaps"),
         (volume(json!({"configMap": {"name": "s"}})), "configmaps"),
         (projected(json!({"configMap": {"name": "s"}})), "configmaps"),
         (json!({"resourceClaims": [{"name": "a"}]}), "resourceclaims"),
-        (
-            volume(json!({"csi": {"driver": "d"}})),
-            "csidrivers (via CSI volumes)",
-        ),
+        (volume(json!({"csi": {"driver": "d"}})), "csidrivers (via CSI volumes)"),
         (
             volume(json!({"glusterfs": {"endpoints": "e", "path": "p"}})),
             "endpoints (via glusterFS volumes)",
@@ -103,8 +97,7 @@ fn the_first_reference_in_order_is_named() {
     );
     let pod = pod(spec);
     let refused = |served: &[ApiReference]| {
-        refuse_api_references(&pod, &|kind| served.contains(&kind))
-            .map_err(|error| error.to_string())
+        refuse_api_references(&pod, &|kind| served.contains(&kind)).map_err(|error| error.to_string())
     };
     let accounts = ApiReference::ServiceAccounts;
     assert!(refused(&[]).unwrap_err().ends_with(" serviceaccounts"));
@@ -135,8 +128,5 @@ fn what_a_node_has_itself_is_allowed() {
     }
     let unknown = pod(volume(json!({"projected": {"sources": [{}]}})));
     let refused = refuse_api_references(&unknown, &|_| true).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        r#"unknown source for projected volume "v""#
-    );
+    assert_eq!(refused.to_string(), r#"unknown source for projected volume "v""#);
 }

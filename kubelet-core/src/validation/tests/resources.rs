@@ -29,9 +29,7 @@ fn names_and_amounts() {
         ),
         (
             json!({"resources": {"requests": {"pods": "1"}}}),
-            vec![
-                r#".resources.requests[pods]: Invalid value: "pods": must be a standard resource for containers"#,
-            ],
+            vec![r#".resources.requests[pods]: Invalid value: "pods": must be a standard resource for containers"#],
         ),
         (
             json!({"resources": {"requests": {"x": "1"}}}),
@@ -65,21 +63,15 @@ fn requests_against_limits() {
     check_container([
         (
             json!({"resources": {"requests": {"x.io/gpu": "1"}}}),
-            vec![
-                ".resources.limits: Required value: Limit must be set for non overcommitable resources",
-            ],
+            vec![".resources.limits: Required value: Limit must be set for non overcommitable resources"],
         ),
         (
             json!({"resources": {"limits": {"x.io/gpu": "2"}, "requests": {"x.io/gpu": "1"}}}),
-            vec![
-                r#".resources.requests: Invalid value: "1": must be equal to x.io/gpu limit of 2"#,
-            ],
+            vec![r#".resources.requests: Invalid value: "1": must be equal to x.io/gpu limit of 2"#],
         ),
         (
             json!({"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1500m"}}}),
-            vec![
-                r#".resources.requests: Invalid value: "1500m": must be less than or equal to cpu limit of 1"#,
-            ],
+            vec![r#".resources.requests: Invalid value: "1500m": must be less than or equal to cpu limit of 1"#],
         ),
         (
             json!({"resources": {"limits": {"hugepages-2Mi": "3Mi", "memory": "1"}}}),
@@ -132,10 +124,7 @@ fn the_pods_own_resources() {
             ],
         ),
         (
-            with(
-                json!({"requests": {"cpu": "1"}}),
-                json!({"requests": {"cpu": "2"}}),
-            ),
+            with(json!({"requests": {"cpu": "1"}}), json!({"requests": {"cpu": "2"}})),
             vec![
                 r#"spec.resources.requests[cpu]: Invalid value: "1": must be greater than or equal to aggregate container requests of 2"#,
             ],
@@ -155,9 +144,7 @@ fn the_pods_own_resources() {
         ),
         (
             json!({"overhead": {"cpu": "-1"}}),
-            vec![
-                r#"spec.overhead.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0"#,
-            ],
+            vec![r#"spec.overhead.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0"#],
         ),
     ]);
     let pages = |amount: &str| json!({"limits": {"hugepages-2Mi": amount, "memory": "1Gi"}});

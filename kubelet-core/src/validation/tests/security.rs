@@ -15,9 +15,7 @@ fn container_contexts() {
         ),
         (
             with(json!({"procMount": "x"})),
-            vec![
-                r#".securityContext.procMount: Unsupported value: "x": supported values: "Default", "Unmasked""#,
-            ],
+            vec![r#".securityContext.procMount: Unsupported value: "x": supported values: "Default", "Unmasked""#],
         ),
         (
             with(json!({"procMount": "Unmasked"})),
@@ -35,9 +33,7 @@ fn container_contexts() {
             ],
         ),
         (
-            with(
-                json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["SYS_ADMIN"]}}),
-            ),
+            with(json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["SYS_ADMIN"]}})),
             vec![],
         ),
         (
@@ -83,12 +79,8 @@ fn container_contexts() {
             ],
         ),
         (
-            with(
-                json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "a".repeat(4096)}}),
-            ),
-            vec![
-                ".securityContext.appArmorProfile.localhostProfile: Too long: may not be more than 4095 bytes",
-            ],
+            with(json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "a".repeat(4096)}})),
+            vec![".securityContext.appArmorProfile.localhostProfile: Too long: may not be more than 4095 bytes"],
         ),
     ]);
 }
@@ -158,8 +150,7 @@ fn pod_contexts() {
 
 #[test]
 fn operating_systems() {
-    let container =
-        |context: Value| json!([{"name": "c", "image": "i", "securityContext": context}]);
+    let container = |context: Value| json!([{"name": "c", "image": "i", "securityContext": context}]);
     check_spec([
         (
             json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": {}}, "containers": container(json!({"windowsOptions": {}}))}),

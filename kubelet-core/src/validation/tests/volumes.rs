@@ -48,9 +48,7 @@ fn local_sources() {
     check([
         (
             json!({"emptyDir": {"medium": "x", "sizeLimit": "-1"}}),
-            vec![
-                "spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity",
-            ],
+            vec!["spec.volumes[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity"],
         ),
         (
             json!({"hostPath": {"path": "a/../b", "type": "x"}}),
@@ -109,14 +107,10 @@ fn projected_sources() {
     check([
         (
             with(json!([{"secret": {"name": "s"}, "configMap": {"name": "c"}}])),
-            vec![
-                "spec.volumes[0].projected.sources[0]: Forbidden: may not specify more than 1 volume type per source",
-            ],
+            vec!["spec.volumes[0].projected.sources[0]: Forbidden: may not specify more than 1 volume type per source"],
         ),
         (
-            with(
-                json!([{"secret": {"name": "s", "items": items}}, {"configMap": {"name": "c", "items": items}}]),
-            ),
+            with(json!([{"secret": {"name": "s", "items": items}}, {"configMap": {"name": "c", "items": items}}])),
             vec![r#"spec.volumes[0].projected: Invalid value: "c": conflicting duplicate paths"#],
         ),
         (
@@ -128,9 +122,7 @@ fn projected_sources() {
             ],
         ),
         (
-            with(
-                json!([{"serviceAccountToken": {"path": "../a", "expirationSeconds": 4_294_967_297_i64}}]),
-            ),
+            with(json!([{"serviceAccountToken": {"path": "../a", "expirationSeconds": 4_294_967_297_i64}}])),
             vec![
                 "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set",
                 "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds",

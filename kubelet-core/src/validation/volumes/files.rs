@@ -42,11 +42,7 @@ pub(super) fn check_items(items: Option<&[KeyToPath]>, path: &FieldPath, errors:
 }
 
 /// The paths have no index of the file, as upstream prints them.
-pub(super) fn check_downward(
-    file: &DownwardAPIVolumeFile,
-    path: &FieldPath,
-    errors: &mut FieldErrors,
-) {
+pub(super) fn check_downward(file: &DownwardAPIVolumeFile, path: &FieldPath, errors: &mut FieldErrors) {
     required(path.child("path"), &file.path, errors);
     local_file(&path.child("path"), &file.path, errors);
     if let Some(field) = &file.field_ref {

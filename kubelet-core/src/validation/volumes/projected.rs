@@ -12,14 +12,7 @@ use crate::validation::check::{local_file, one_of, range, required, required_nam
 use crate::validation::field::{FieldErrors, FieldPath};
 use crate::validation::names::NameKind;
 
-const KEY_TYPES: [&str; 6] = [
-    "RSA3072",
-    "RSA4096",
-    "ECDSAP256",
-    "ECDSAP384",
-    "ECDSAP521",
-    "ED25519",
-];
+const KEY_TYPES: [&str; 6] = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
 const TOKEN_SECONDS: (i64, i64) = (10 * 60, 1 << 32);
 const CERTIFICATE_SECONDS: (i64, i64) = (3600, 91 * 86_400);
 /// For signers of Kubernetes' own domain.
@@ -104,13 +97,7 @@ fn check_projection(
     if let Some(token) = &source.service_account_token
         && next(&mut found, errors)
     {
-        check_token(
-            spec,
-            token,
-            files,
-            &path.child("serviceAccountToken"),
-            errors,
-        );
+        check_token(spec, token, files, &path.child("serviceAccountToken"), errors);
     }
     if let Some(bundle) = &source.cluster_trust_bundle
         && next(&mut found, errors)
@@ -132,12 +119,7 @@ fn check_token(
     path: &FieldPath,
     errors: &mut FieldErrors,
 ) {
-    if spec
-        .service_account_name
-        .as_deref()
-        .unwrap_or_default()
-        .is_empty()
-    {
+    if spec.service_account_name.as_deref().unwrap_or_default().is_empty() {
         let detail = "must not be specified when serviceAccountName is not set";
         errors.forbidden(path.clone(), detail);
     }
@@ -184,12 +166,7 @@ fn check_certificate(
 ) {
     let signer = certificate.signer_name.as_str();
     required_name(&path.child("signerName"), signer, NameKind::Signer, errors);
-    one_of(
-        path.child("keyType"),
-        Some(&certificate.key_type),
-        &KEY_TYPES,
-        errors,
-    );
+    one_of(path.child("keyType"), Some(&certificate.key_type), &KEY_TYPES, errors);
     if let Some(seconds) = certificate.max_expiration_seconds {
         let domain = signer.split('/').next().unwrap_or_default();
         let own = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
@@ -199,13 +176,7 @@ fn check_certificate(
             CERTIFICATE_SECONDS.1
         };
         let path = path.child("maxExpirationSeconds");
-        range(
-            path,
-            i64::from(seconds),
-            CERTIFICATE_SECONDS.0,
-            most,
-            errors,
-        );
+        range(path, i64::from(seconds), CERTIFICATE_SECONDS.0, most, errors);
     }
     let paths = [
         ("credentialBundlePath", &certificate.credential_bundle_path),
@@ -221,8 +192,7 @@ fn check_certificate(
         }
     }
     if !found {
-        let detail =
-            "must specify at least one of credentialBundlePath, keyPath and certificateChainPath";
+        let detail = "must specify at least one of credentialBundlePath, keyPath and certificateChainPath";
         errors.required(path.clone(), detail);
     }
 }

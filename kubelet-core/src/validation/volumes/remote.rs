@@ -19,11 +19,7 @@ pub(super) fn check(volume: &Volume, source: &str, path: &FieldPath, errors: &mu
         "iscsi" => {
             if let Some(iscsi) = &volume.iscsi {
                 let iqn = iscsi.iqn.as_str();
-                if !iqn.is_empty()
-                    && !["iqn", "eui", "naa"]
-                        .iter()
-                        .any(|form| iqn.starts_with(form))
-                {
+                if !iqn.is_empty() && !["iqn", "eui", "naa"].iter().any(|form| iqn.starts_with(form)) {
                     errors.invalid(path.child("iqn"), iqn, "must start with iqn, eui or naa");
                 }
                 range(path.child("lun"), i64::from(iscsi.lun), 0, 255, errors);
@@ -103,10 +99,7 @@ fn check_fc(source: Option<&FCVolumeSource>, path: &FieldPath, errors: &mut Fiel
         (0, 0) => errors.required(path.child("targetWWNs"), detail),
         (0, _) => {}
         (_, 0) => match source.lun {
-            None => errors.required(
-                path.child("lun"),
-                "lun is required if targetWWNs is specified",
-            ),
+            None => errors.required(path.child("lun"), "lun is required if targetWWNs is specified"),
             Some(lun) => range(path.child("lun"), i64::from(lun), 0, 255, errors),
         },
         _ => {
@@ -120,10 +113,7 @@ fn check_flocker(source: Option<&FlockerVolumeSource>, path: &FieldPath, errors:
     let Some(source) = source else { return };
     let empty = |text: &Option<String>| text.as_deref().unwrap_or_default().is_empty();
     match (empty(&source.dataset_name), empty(&source.dataset_uuid)) {
-        (true, true) => errors.required(
-            path.clone(),
-            "one of datasetName and datasetUUID is required",
-        ),
+        (true, true) => errors.required(path.clone(), "one of datasetName and datasetUUID is required"),
         (false, false) => {
             let name = source.dataset_name.as_deref().unwrap_or_default();
             let detail = "datasetName and datasetUUID can not be specified simultaneously";
