@@ -6,6 +6,7 @@ mod clock;
 mod defaults;
 mod error;
 mod event;
+mod fnv;
 mod http;
 mod ids;
 mod manifest;
@@ -71,7 +72,8 @@ pub use runtime::{
 };
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
-    InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceError, SourceItem, SourceKind,
+    ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod,
+    Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use status::{Published, StatusSink, StatusUpdate};

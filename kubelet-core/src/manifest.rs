@@ -91,33 +91,60 @@ pub fn decode_pod(text: &[u8]) -> Result<Decoded, ManifestError> {
 /// # Errors
 /// As [`decode_pod`]; one bad item fails the whole list, as it does upstream.
 pub fn decode_pods(text: &[u8]) -> Result<Vec<Decoded>, ManifestError> {
+    let items = decode_items(text)?;
+    items.into_iter().map(|item| item.map_err(|bad| bad.error)).collect()
+}
+
+/// One item of an HTTP body: a pod, or what is wrong with it.
+pub(crate) type Item = Result<Decoded, Box<BadItem>>;
+
+/// An item of a list that is no pod.
+#[derive(Clone, Debug)]
+pub(crate) struct BadItem {
+    /// The namespace, where it can be told.
+    pub(crate) namespace: Option<String>,
+    /// The name, where it can be told.
+    pub(crate) name: Option<String>,
+    pub(crate) error: ManifestError,
+}
+
+/// Decodes an HTTP body as [`decode_pods`] does, but a bad item hurts only itself.
+///
+/// # Errors
+/// When the body is not well-formed, or neither a `v1` Pod nor a `v1` PodList with a list of items.
+pub(crate) fn decode_items(text: &[u8]) -> Result<Vec<Item>, ManifestError> {
     let source = Source::read(text)?;
-    if kind_of(&source.root)? == ManifestKind::Pod {
-        return Ok(vec![decode_one(
-            &source,
-            &source.root,
-            &Path::Root,
-            Locator::new(&source.text, None),
-        )?]);
-    }
-    let Some(items) = source.root.field("items") else {
-        return Ok(Vec::new());
+    let decode = |node: &Node, path: &Path<'_>, item| {
+        decode_one(&source, node, path, Locator::new(&source.text, item)).map_err(|error| {
+            let text = |name| {
+                let value = node.field("metadata")?.field(name)?;
+                match &value.value {
+                    Value::Text(text) => Some(text.to_string()),
+                    _ => None,
+                }
+            };
+            Box::new(BadItem {
+                namespace: text("namespace"),
+                name: text("name"),
+                error,
+            })
+        })
     };
+    if kind_of(&source.root)? == ManifestKind::Pod {
+        return Ok(vec![decode(&source.root, &Path::Root, None)]);
+    }
     let list = Path::Field {
         parent: &Path::Root,
         name: "items",
     };
-    match &items.value {
-        Value::Null => Ok(Vec::new()),
-        Value::Seq(items) => items
+    match source.root.field("items").map(|items| (items, &items.value)) {
+        None | Some((_, Value::Null)) => Ok(Vec::new()),
+        Some((_, Value::Seq(items))) => Ok(items
             .iter()
             .enumerate()
-            .map(|(index, item)| {
-                let locator = Locator::new(&source.text, Some(index));
-                decode_one(&source, item, &Path::Index { parent: &list, index }, locator)
-            })
-            .collect(),
-        _ => Err(ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list)),
+            .map(|(index, item)| decode(item, &Path::Index { parent: &list, index }, Some(index)))
+            .collect()),
+        Some((items, _)) => Err(ManifestError::at(items, "invalid type: expected a sequence of pods").with_path(&list)),
     }
 }
 

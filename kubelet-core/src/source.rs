@@ -1,5 +1,8 @@
 //! Where wished-for pods come from.
 
+mod channel;
+mod file;
+mod http;
 mod item;
 
 use std::fmt;
@@ -11,6 +14,9 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::ids::SourceName;
 
+pub use channel::{ChannelError, ChannelHandle, ChannelSource};
+pub use file::FileSource;
+pub use http::HttpSource;
 pub use item::{InvalidManifest, Origin, RawPod, Removed, SourceError, SourceItem};
 
 /// Whose word a source is.

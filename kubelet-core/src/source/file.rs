@@ -1,0 +1,290 @@
+//! Static pods from a folder, or from one file.
+
+mod scan;
+#[cfg(test)]
+mod tests;
+#[cfg_attr(not(target_os = "linux"), path = "file/unwatched.rs")]
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::scan::{Files, Hold, Look, Request};
+use self::watch::{Change, Watch};
+use super::{PodSource, SourceContext, SourceError, SourceItem, SourceKind};
+use crate::error::error_chain;
+use crate::ids::SourceName;
+
+/// From a file that is complete to the look at it: the end of a burst.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// How long a file that went away is still taken for there: editors move the old one away before they write the new.
+const AWAY: Duration = Duration::from_millis(200);
+
+/// How long a file that is being written, and was not closed, is left alone after its last change.
+const WRITING: Duration = Duration::from_secs(2);
+
+/// How often a missing path is looked for. Source: kubelet 1.36, `file_linux.go`.
+const MISSING: Duration = Duration::from_secs(1);
+
+/// Reads static pods from the files of a folder, or from one file. Its name is `file`.
+///
+/// - A folder is read flat, in the order of the names. Names that begin with a dot, editors' backups (`a.yaml~`,
+///   `#a.yaml#`), folders and whatever is no regular file once links are followed are left out. Any extension will do.
+/// - A file holds one Pod as YAML or JSON, of less than 10 MiB. A bad or unreadable file is reported as invalid and
+///   hurts no other.
+/// - Changes are followed with inotify, and all files are read again every period. A file that is being written is
+///   read when it is closed, or has not changed for 2 s; one that went away counts as gone after 200 ms. Links are
+///   followed to the folder of the file that they lead to.
+/// - A missing path is [`SourceItem::Trouble`], and is looked for every second.
+/// - Where nothing can be watched, a warning says so and the periodic reads go on.
+///
+/// Each item is a whole [`SourceItem::Snapshot`], and there is none without a change.
+///
+/// Source: kubelet 1.36, `config/file.go` and `file_linux.go`, which take a missing path for "no pods" and drop the pod
+/// of a bad file.
+#[derive(Clone, Debug)]
+pub struct FileSource {
+    name: SourceName,
+    path: PathBuf,
+    period: Duration,
+    watch: bool,
+}
+
+impl FileSource {
+    /// Reads `path`, every 20 s and when it changes.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self {
+            name: SourceName::from("file"),
+            // Collecting the parts drops a trailing slash, which would become part of every static UID.
+            path: path.into().components().collect(),
+            period: Duration::from_secs(20),
+            watch: true,
+        }
+    }
+
+    /// Sets the time from one full read to the next.
+    #[must_use]
+    pub fn period(mut self, period: Duration) -> Self {
+        self.period = period;
+        self
+    }
+
+    /// Watches nothing: for file systems that tell nobody of their changes.
+    #[must_use]
+    pub fn rescan_only(mut self) -> Self {
+        self.watch = false;
+        self
+    }
+}
+
+impl PodSource for FileSource {
+    fn name(&self) -> &SourceName {
+        &self.name
+    }
+
+    fn kind(&self) -> SourceKind {
+        SourceKind::Static
+    }
+
+    fn open(&self, cx: SourceContext) -> BoxStream<'static, SourceItem> {
+        let now = Instant::now();
+        let follower = Follower {
+            source: self.clone(),
+            stop: cx.stop,
+            watch: None,
+            warned: false,
+            files: Files::new(),
+            told: None,
+            trouble: None,
+            due: now,
+            next_full: now,
+            touched: BTreeSet::new(),
+            held: BTreeMap::new(),
+        };
+        stream::unfold(follower, Follower::next).boxed()
+    }
+}
+
+struct Follower {
+    source: FileSource,
+    stop: CancellationToken,
+    watch: Option<Watch>,
+    /// Whether it was said that nothing can be watched.
+    warned: bool,
+    files: Files,
+    /// What the last snapshot held.
+    told: Option<Files>,
+    /// The last trouble, so that it is not told again and again.
+    trouble: Option<String>,
+    due: Instant,
+    next_full: Instant,
+    /// Files that events named: their marks may not show a change within one tick of the file system's clock.
+    touched: BTreeSet<PathBuf>,
+    /// Files that are not to be read yet, and until when.
+    held: BTreeMap<PathBuf, (Hold, Instant)>,
+}
+
+impl Follower {
+    async fn next(mut self) -> Option<(SourceItem, Self)> {
+        loop {
+            self.wait().await?;
+            if let Some(item) = self.look().await {
+                return Some((item, self));
+            }
+        }
+    }
+
+    /// Waits until it is time to look; nothing once the source is to stop.
+    async fn wait(&mut self) -> Option<()> {
+        loop {
+            let changes = async {
+                match &mut self.watch {
+                    Some(watch) => watch.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased; // stopping wins; all events that wait are taken in before a look
+                () = self.stop.cancelled() => return None,
+                change = changes => match change {
+                    Ok(changes) => changes.into_iter().for_each(|change| self.note(change)),
+                    Err(error) => {
+                        tracing::warn!(error = &error as &dyn std::error::Error, "manifest watch broke off");
+                        self.watch = None;
+                        self.due = Instant::now();
+                    }
+                },
+                () = sleep_until(self.due) => return Some(()),
+            }
+        }
+    }
+
+    fn note(&mut self, change: Change) {
+        let now = Instant::now();
+        match change {
+            Change::Complete(path) => {
+                self.held.remove(&path);
+                self.touched.insert(path);
+            }
+            Change::Begun(path) => {
+                self.held.insert(path.clone(), (Hold::Writing, now + WRITING));
+                self.touched.insert(path);
+            }
+            Change::Gone(path) => {
+                self.held.insert(path.clone(), (Hold::Away, now + AWAY));
+                self.touched.insert(path);
+            }
+            Change::Other => {}
+            Change::Lost => self.next_full = now,
+        }
+        self.due = self.due.min(now + SETTLE);
+    }
+
+    async fn look(&mut self) -> Option<SourceItem> {
+        let begun = Instant::now();
+        let full = begun >= self.next_full;
+        self.held.retain(|_, (_, until)| *until > begun);
+        if self.source.watch && self.watch.is_none() && full {
+            self.open_watch();
+        }
+        let request = Request {
+            path: self.source.path.clone(),
+            full,
+            before: self.files.clone(),
+            touched: std::mem::take(&mut self.touched),
+            held: self
+                .held
+                .iter()
+                .map(|(path, (hold, _))| (path.clone(), *hold))
+                .collect(),
+            watches: self.watch.as_mut().map(Watch::take_set),
+        };
+        let looked = tokio::task::spawn_blocking(|| scan::look(request)).await;
+        let Ok(Look {
+            outcome,
+            watches,
+            unwatched,
+            again,
+        }) = looked
+        else {
+            // The runtime is going down, or we have a bug; the watches went with the look.
+            self.watch = None;
+            self.next_full = Instant::now() + self.source.period;
+            self.due = self.next_full;
+            return None;
+        };
+        if let (Some(watch), Some(set)) = (&mut self.watch, watches) {
+            watch.put_set(set);
+        }
+        if let Some(error) = unwatched {
+            self.warn_unwatched(&error);
+        }
+        let now = Instant::now();
+        if full {
+            self.next_full = now + self.source.period;
+        }
+        let held_until = self.held.values().map(|(_, until)| *until).min();
+        self.due = held_until.map_or(self.next_full, |until| until.min(self.next_full));
+        if again {
+            self.due = self.due.min(now + SETTLE);
+            self.next_full = self.due;
+        } else {
+            // Events during a burst must not make it do nothing but look.
+            self.due = self.due.max(now + (now - begun) * 2);
+        }
+        match outcome {
+            Ok(files) => self.tell(files),
+            Err(error) => {
+                self.due = self.due.min(now + MISSING);
+                self.next_full = self.due;
+                self.tell_trouble(SourceError::unreadable(self.source.path.display().to_string(), error))
+            }
+        }
+    }
+
+    fn tell(&mut self, files: Files) -> Option<SourceItem> {
+        self.files = files;
+        self.trouble = None;
+        if self.told.as_ref().is_some_and(|told| scan::same(told, &self.files)) {
+            return None;
+        }
+        self.told = Some(self.files.clone());
+        Some(scan::snapshot(&self.files))
+    }
+
+    fn tell_trouble(&mut self, trouble: SourceError) -> Option<SourceItem> {
+        let text = error_chain(&trouble);
+        if self.trouble.as_ref() == Some(&text) {
+            return None;
+        }
+        self.trouble = Some(text);
+        // The next good look is told even if it finds the same as before: it ends the trouble.
+        self.told = None;
+        Some(SourceItem::Trouble(trouble))
+    }
+
+    fn open_watch(&mut self) {
+        match Watch::open() {
+            Ok(watch) => self.watch = Some(watch),
+            Err(error) => self.warn_unwatched(&error),
+        }
+    }
+
+    fn warn_unwatched(&mut self, error: &std::io::Error) {
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!(
+                error = error as &dyn std::error::Error,
+                path = %self.source.path.display(),
+                period = ?self.source.period,
+                "manifests cannot be watched, they are only read every period"
+            );
+        }
+    }
+}
