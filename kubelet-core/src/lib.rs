@@ -3,6 +3,7 @@
 mod admission;
 mod cache;
 mod clock;
+mod config;
 mod defaults;
 mod error;
 mod event;
@@ -38,6 +39,7 @@ pub use cache::{
     relist_requests,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
+pub use config::{ConfigChanges, PodChange, PodConfig, ServesLocally};
 pub use defaults::apply_defaults;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
