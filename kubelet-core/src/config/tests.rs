@@ -3,6 +3,7 @@
 mod claims;
 mod last_good;
 mod merge;
+mod with_files;
 
 use std::path::Path;
 use std::sync::Arc;

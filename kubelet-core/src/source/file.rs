@@ -30,6 +30,9 @@ const AWAY: Duration = Duration::from_millis(200);
 /// How long a file that is being written, and was not closed, is left alone after its last change.
 const WRITING: Duration = Duration::from_secs(2);
 
+/// More events than this do not put off a look.
+const MAX_EVENTS: usize = 4096;
+
 /// How often a missing path is looked for. Source: kubelet 1.36, `file_linux.go`.
 const MISSING: Duration = Duration::from_secs(1);
 
@@ -104,6 +107,7 @@ impl PodSource for FileSource {
             told: None,
             trouble: None,
             due: now,
+            not_before: now,
             next_full: now,
             touched: BTreeSet::new(),
             held: BTreeMap::new(),
@@ -124,6 +128,8 @@ struct Follower {
     /// The last trouble, so that it is not told again and again.
     trouble: Option<String>,
     due: Instant,
+    /// No event makes the next look come earlier.
+    not_before: Instant,
     next_full: Instant,
     /// Files that events named: their marks may not show a change within one tick of the file system's clock.
     touched: BTreeSet<PathBuf>,
@@ -143,7 +149,7 @@ impl Follower {
 
     /// Waits until it is time to look; nothing once the source is to stop.
     async fn wait(&mut self) -> Option<()> {
-        loop {
+        for _ in 0..MAX_EVENTS {
             let changes = async {
                 match &mut self.watch {
                     Some(watch) => watch.next().await,
@@ -164,6 +170,7 @@ impl Follower {
                 () = sleep_until(self.due) => return Some(()),
             }
         }
+        Some(())
     }
 
     fn note(&mut self, change: Change) {
@@ -173,18 +180,28 @@ impl Follower {
                 self.held.remove(&path);
                 self.touched.insert(path);
             }
-            Change::Begun(path) => {
-                self.held.insert(path.clone(), (Hold::Writing, now + WRITING));
-                self.touched.insert(path);
+            Change::Created(path) => {
+                self.hold(path, Hold::Writing, now + WRITING);
+            }
+            Change::Written(path) => {
+                self.hold(path, Hold::Writing, now + WRITING);
+                return;
             }
             Change::Gone(path) => {
-                self.held.insert(path.clone(), (Hold::Away, now + AWAY));
-                self.touched.insert(path);
+                self.hold(path, Hold::Away, now + AWAY);
+                return;
             }
             Change::Other => {}
             Change::Lost => self.next_full = now,
         }
-        self.due = self.due.min(now + SETTLE);
+        self.due = self.due.min(self.not_before.max(now + SETTLE));
+    }
+
+    /// Leaves a file alone for now; a look follows then at the latest.
+    fn hold(&mut self, path: PathBuf, hold: Hold, until: Instant) {
+        self.touched.insert(path.clone());
+        self.held.insert(path, (hold, until));
+        self.due = self.due.min(until);
     }
 
     async fn look(&mut self) -> Option<SourceItem> {
@@ -232,12 +249,11 @@ impl Follower {
         }
         let held_until = self.held.values().map(|(_, until)| *until).min();
         self.due = held_until.map_or(self.next_full, |until| until.min(self.next_full));
+        // Events during a burst must not make it do nothing but look.
+        self.not_before = now + (now - begun) * 2;
         if again {
             self.due = self.due.min(now + SETTLE);
             self.next_full = self.due;
-        } else {
-            // Events during a burst must not make it do nothing but look.
-            self.due = self.due.max(now + (now - begun) * 2);
         }
         match outcome {
             Ok(files) => self.tell(files),

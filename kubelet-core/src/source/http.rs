@@ -14,7 +14,7 @@ use super::{InvalidManifest, Origin, PodSource, RawPod, SourceContext, SourceErr
 use crate::fnv::fnv1a_128;
 use crate::http::{BoundedRequest, BoundedResponse, HttpClient};
 use crate::ids::{PodKey, SourceName};
-use crate::manifest::{Item, decode_items};
+use crate::manifest::{Item, ManifestKind, decode_items, manifest_kind};
 
 /// Reads a Pod or a PodList from a URL, again and again. Its name is `http`.
 ///
@@ -203,7 +203,7 @@ fn snapshot(url: &Arc<str>, body: &[u8], items: Vec<Item>) -> SourceItem {
 
 /// The text of one pod alone: a list has one text for all, and would be kept once for each.
 fn text_of(pod: &Pod, body: &[u8], single: bool) -> Option<Arc<[u8]>> {
-    if single && crate::manifest::decode_pod(body).is_ok() {
+    if single && matches!(manifest_kind(body), Ok(ManifestKind::Pod)) {
         return Some(Arc::from(body));
     }
     // A pod that was decoded can be encoded; were it not so, only its last good version would be missing.

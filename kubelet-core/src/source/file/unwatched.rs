@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 #[expect(dead_code, reason = "nobody tells of changes here")]
 pub(super) enum Change {
     Complete(PathBuf),
-    Begun(PathBuf),
+    Created(PathBuf),
+    Written(PathBuf),
     Gone(PathBuf),
     Other,
     Lost,

@@ -15,8 +15,10 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, Watc
 pub(super) enum Change {
     /// A file was closed by its writer, or moved into place.
     Complete(PathBuf),
-    /// A file was created or written, and is not closed yet.
-    Begun(PathBuf),
+    /// A file or a link was created; nobody may ever close it.
+    Created(PathBuf),
+    /// A file was written to, and is not closed yet.
+    Written(PathBuf),
     /// A file was removed or moved away.
     Gone(PathBuf),
     /// Something else that asks for a look.
@@ -189,8 +191,10 @@ impl Watched {
             Some(Change::Other)
         } else if mask.intersects(EventMask::CLOSE_WRITE | EventMask::MOVED_TO) {
             Some(Change::Complete(path))
-        } else if mask.intersects(EventMask::CREATE | EventMask::MODIFY) {
-            Some(Change::Begun(path))
+        } else if mask.contains(EventMask::CREATE) {
+            Some(Change::Created(path))
+        } else if mask.contains(EventMask::MODIFY) {
+            Some(Change::Written(path))
         } else if mask.intersects(EventMask::DELETE | EventMask::MOVED_FROM) {
             Some(Change::Gone(path))
         } else {
