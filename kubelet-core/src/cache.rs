@@ -323,6 +323,12 @@ impl PodStatusCache {
         uids
     }
 
+    /// Whether everything has been looked at once.
+    #[must_use]
+    pub fn has_looked(&self) -> bool {
+        *self.looked.borrow()
+    }
+
     /// Waits until everything has been looked at once; for ever if the relister ended before.
     ///
     /// # Cancellation

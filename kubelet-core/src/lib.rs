@@ -16,10 +16,6 @@ mod event;
 mod files;
 mod fnv;
 mod handle;
-mod defaults;
-mod error;
-mod event;
-mod fnv;
 mod http;
 mod ids;
 mod kubelet;
@@ -44,8 +40,6 @@ mod syncer;
 mod validation;
 mod volume_sources;
 mod whole_pods;
-mod validation;
-mod volume_sources;
 
 pub use async_trait::async_trait;
 pub use bytes;
@@ -73,7 +67,6 @@ pub use config::{ConfigChanges, PodChange, PodConfig, ServesLocally};
 pub use containers::Containers;
 pub use defaults::apply_defaults;
 pub use engine::Stage;
-pub use defaults::apply_defaults;
 pub use error::{BoxError, error_chain};
 pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, TracingEvents};
 pub use handle::{ContainerTarget, HandleError, Health, KubeletHandle, PodSnapshot};
@@ -131,7 +124,6 @@ pub use syncer::{
     AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing,
     StepContext, StepNotes, SyncError, Synced, Termination,
 };
-pub use status::{Published, StatusSink, StatusUpdate};
 pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,

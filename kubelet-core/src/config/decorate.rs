@@ -10,11 +10,11 @@ use crate::source::Origin;
 /// Gives a defaulted pod what static pods have: a UID, the node's name after its own, a namespace, the node, the hash
 /// annotation, for files a toleration of everything, and the phase.
 ///
-/// Source: kubelet 1.36, `config/common.go`. The UID is made as upstream makes it, but from JSON with sorted keys, so
-/// that it differs from upstream's for the same manifest.
-pub(super) fn decorate(pod: &mut Pod, node_name: &str, origin: Option<&Origin>) {
+/// Source: kubelet 1.36, `config/common.go`. The UID is made from the pod as it was written, where upstream takes the
+/// defaulted one: a later version with one more default must not replace every static pod.
+pub(super) fn decorate(pod: &mut Pod, as_written: &Pod, node_name: &str, origin: Option<&Origin>) {
     let given = pod.metadata.uid.take().filter(|uid| !uid.is_empty());
-    let uid = given.unwrap_or_else(|| generate_uid(pod, node_name, origin));
+    let uid = given.unwrap_or_else(|| generate_uid(as_written, node_name, origin));
     let metadata = &mut pod.metadata;
     metadata.name = metadata
         .name

@@ -46,7 +46,7 @@ impl Intake {
             return Err(at(locator, "metadata.name", "invalid pod: name is needed for the pod"));
         }
         match kind {
-            SourceKind::Static => decorate::decorate(&mut pod, &self.node_name, raw.origin.as_ref()),
+            SourceKind::Static => decorate::decorate(&mut pod, &raw.pod, &self.node_name, raw.origin.as_ref()),
             SourceKind::Managed => decorate::place(&mut pod, &self.node_name),
         }
         let errors = validate_pod(&pod);
