@@ -3,4 +3,7 @@
 mod engine {
     mod harness;
     mod life;
+    mod lifecycle_faults;
+    mod runtime_faults;
+    mod source_faults;
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -14,6 +15,9 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{IgnoreProgress, ImageRecord, ImageRef, ImageService, PullRequest, RuntimeError};
 use crate::syncer::StepContext;
+
+/// How long the reason of a failed pull is shown before it becomes `ImagePullBackOff`.
+const SHOW_BACKOFF_AFTER: Duration = Duration::from_secs(3);
 
 /// Pulls images, so many at once.
 #[derive(Debug)]
@@ -206,7 +210,7 @@ impl ContainerSyncer {
                 Err(StartError::Failed {
                     reason: Cow::Borrowed(reason),
                     message: text,
-                    retry_at: Some(retry_at),
+                    retry_at: Some(retry_at.min(Instant::now() + SHOW_BACKOFF_AFTER)),
                 })
             }
         }

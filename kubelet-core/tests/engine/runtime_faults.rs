@@ -1,0 +1,223 @@
+//! Faults that kubelets had in public with their runtimes, each a test of its kind.
+
+#![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
+
+use std::time::Duration;
+
+use kubelet_core::{ContainerState, SandboxState, StateDir};
+use kubelet_testing::{Action, FakeRuntime, FaultKind, Op, PodBuilder, Script};
+
+use super::harness::Node;
+use super::life::fake;
+
+fn live(runtime: &FakeRuntime) -> (usize, usize) {
+    let sandboxes = runtime
+        .sandboxes()
+        .iter()
+        .filter(|s| s.state == SandboxState::Ready)
+        .count();
+    let containers = runtime
+        .containers()
+        .iter()
+        .filter(|c| c.state == ContainerState::Running)
+        .count();
+    (sandboxes, containers)
+}
+
+async fn running(node: &Node, pod: &str) {
+    node.until("running", |node| node.phase(pod).as_deref() == Some("Running"))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_turns_up_after_its_deadline_is_used() {
+    for late in [
+        Duration::from_secs(5),
+        Duration::from_secs(60),
+        Duration::from_secs(400),
+    ] {
+        let runtime = fake();
+        runtime.script(Script::next(
+            Op::RunSandbox,
+            Action::Outlive {
+                deadline: Duration::from_secs(2),
+                late,
+            },
+        ));
+        let node = Node::start(&runtime, StateDir::in_memory());
+        let pod = PodBuilder::new("p").uid("u").container("app", |c| c).build();
+        node.pods.set(vec![pod]).await.unwrap();
+        running(&node, "p").await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(live(&runtime), (1, 1), "{late:?}");
+        assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_turns_up_after_its_deadline_is_used() {
+    for op in [Op::CreateContainer, Op::StartContainer] {
+        let runtime = fake();
+        runtime.script(Script::next(
+            op,
+            Action::Outlive {
+                deadline: Duration::from_secs(2),
+                late: Duration::from_secs(30),
+            },
+        ));
+        let node = Node::start(&runtime, StateDir::in_memory());
+        let pod = PodBuilder::new("p").uid("u").container("app", |c| c).build();
+        node.pods.set(vec![pod]).await.unwrap();
+        running(&node, "p").await;
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(live(&runtime), (1, 1), "{op:?}");
+        assert_eq!(runtime.containers().len(), 1, "{op:?}");
+        assert_eq!(
+            node.status("p").unwrap().container_statuses.as_ref().unwrap()[0].restart_count,
+            0
+        );
+        assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_stays_reserved_makes_no_second_object() {
+    let runtime = fake();
+    runtime.script(Script::next(Op::RunSandbox, Action::Taken).times(20));
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("p").uid("u").container("app", |c| c).build();
+    node.pods.set(vec![pod]).await.unwrap();
+    running(&node, "p").await;
+    assert_eq!(live(&runtime), (1, 1));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn hints_that_come_before_the_list_shows_their_object_make_no_second_container() {
+    let runtime = fake();
+    runtime.set_fault_rate(FaultKind::EarlyHint, 1.0);
+    runtime.set_latency(Op::CreateContainer, Duration::from_millis(300));
+    runtime.set_latency(Op::StartContainer, Duration::from_millis(300));
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("p").uid("u").container("app", |c| c).build();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
+    for i in 0..5 {
+        let mut pod = pod.clone();
+        pod.metadata.labels = Some([("round".to_owned(), i.to_string())].into());
+        node.pods.upsert(pod).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    running(&node, "p").await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), 1);
+    assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_vanished_while_the_agent_was_down_is_made_again() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start(&runtime, state.clone());
+    let pod = PodBuilder::new("p").uid("u").container("app", |c| c).build();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
+    running(&node, "p").await;
+    node.kill().await;
+    let sandbox = runtime.sandboxes().pop().unwrap();
+    runtime.vanish_sandbox(&sandbox.id);
+    let node = Node::start(&runtime, state);
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("again", |_| live(&runtime) == (1, 1)).await;
+    running(&node, "p").await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_is_away_loses_no_pod_and_restarts_none() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pods: Vec<_> = (0..10)
+        .map(|i| {
+            PodBuilder::new(format!("p{i}"))
+                .uid(format!("u{i}"))
+                .container("app", |c| c)
+                .build()
+        })
+        .collect();
+    node.pods.set(pods).await.unwrap();
+    node.until("all run", |_| live(&runtime) == (10, 10)).await;
+    let creates = runtime.count(Op::CreateContainer);
+    runtime.go_down();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert!(!node.handle.health().is_healthy());
+    for i in 0..10 {
+        assert_eq!(node.phase(&format!("p{i}")).as_deref(), Some("Running"));
+    }
+    runtime.come_up();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(node.handle.health().is_healthy(), "{:?}", node.handle.health());
+    assert_eq!(live(&runtime), (10, 10));
+    assert_eq!(runtime.count(Op::CreateContainer), creates);
+    assert_eq!(runtime.count(Op::StopContainer), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_while_its_image_is_pulled_goes_at_once() {
+    let runtime = FakeRuntime::new();
+    runtime.set_image(
+        "slow:1",
+        kubelet_testing::FakeImage::new().pull_latency(Duration::from_secs(3600)),
+    );
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("p")
+        .uid("u")
+        .container("app", |c| c.image("slow:1"))
+        .build();
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("pulling", |_| runtime.in_flight(Op::Pull) == 1).await;
+    let asked = tokio::time::Instant::now();
+    node.pods.set(Vec::new()).await.unwrap();
+    node.until("gone", |node| node.named("p").is_none()).await;
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert_eq!(runtime.count(Op::CreateContainer), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_pulled_backs_off_and_says_why() {
+    let runtime = FakeRuntime::new();
+    runtime.set_image("gone:1", kubelet_testing::FakeImage::refused("no such thing"));
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("p")
+        .uid("u")
+        .container("app", |c| c.image("gone:1"))
+        .build();
+    node.pods.set(vec![pod]).await.unwrap();
+    let waiting = |node: &Node| {
+        node.status("p")
+            .and_then(|s| s.container_statuses.as_ref()?.first()?.state.clone()?.waiting)
+            .and_then(|w| Some((w.reason?, w.message?)))
+    };
+    node.until("failed once", |node| {
+        waiting(node).is_some_and(|w| w.0 == "ErrImagePull")
+    })
+    .await;
+    node.until("backs off", |node| {
+        waiting(node).is_some_and(|w| w.0 == "ImagePullBackOff")
+    })
+    .await;
+    let (_, message) = waiting(&node).unwrap();
+    assert!(
+        message.starts_with("Back-off pulling image \"gone:1\": ErrImagePull: "),
+        "{message}"
+    );
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    let pulls = runtime.count(Op::Pull);
+    assert!((10..20).contains(&pulls), "{pulls}");
+    runtime.set_image("gone:1", kubelet_testing::FakeImage::new());
+    running(&node, "p").await;
+    node.stop().await;
+}
