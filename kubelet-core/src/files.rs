@@ -61,8 +61,10 @@ impl NodeFiles {
 
     /// What a container left as its termination message, after the runtime's own message.
     pub(crate) async fn termination_message(self, container: ObservedContainer, in_pod: usize) -> Option<String> {
-        self.run(None, move || read_termination_message(&container, in_pod))
-            .await
+        match self {
+            Self::Nowhere => None,
+            Self::Disk => read_termination_message(&container, in_pod).await,
+        }
     }
 
     /// Removes what the engine made for a pod.

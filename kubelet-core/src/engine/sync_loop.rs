@@ -204,7 +204,8 @@ impl SyncLoop {
 
     fn worker_panicked(&mut self, error: &tokio::task::JoinError) {
         if error.is_panic() {
-            // The pod stays as it is; a restart of the agent looks at it anew. Others go on.
+            // Workers catch the panics of their turns, so that this is one in the engine's own frame around them. The pod
+            // stays as it is until the agent restarts; others go on.
             tracing::error!(error = error as &dyn std::error::Error, "a pod worker panicked");
         }
     }

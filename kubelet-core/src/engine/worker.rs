@@ -8,8 +8,10 @@ mod step;
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -149,7 +151,20 @@ impl Worker {
     pub(super) async fn run(mut self) -> WorkerEnd {
         self.shared.metrics.workers_started.increment();
         let mut finished = true;
-        while self.turn().await.is_continue() {
+        loop {
+            // A panic is a bug, in the engine or in a part that somebody else wrote; it must not cost other pods anything.
+            let turn = match AssertUnwindSafe(self.turn()).catch_unwind().await {
+                Ok(turn) => turn,
+                Err(_) => {
+                    tracing::error!("a pod worker panicked and goes on");
+                    self.hold_until = Some(Instant::now() + self.shared.settings.error_backoff);
+                    self.idle(self.hold_until).await;
+                    AGAIN
+                }
+            };
+            if turn.is_break() {
+                break;
+            }
             if self.stop.is_cancelled() {
                 finished = false;
                 break;

@@ -1,13 +1,11 @@
 //! Resources of a container that it can be told.
 
-mod milli;
-
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodSpec, ResourceFieldSelector, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use milli::{divided_up, parse_milli};
+use crate::quantity::Quantity as Exact;
 
 /// Quantities by resource name.
 type Resources = BTreeMap<String, Quantity>;
@@ -87,6 +85,11 @@ pub fn resource_value(
     Ok(divided_up(quantity, divisor).to_string())
 }
 
+/// Divides, rounding up.
+fn divided_up(amount: i128, divisor: i128) -> i128 {
+    -(-amount).div_euclid(divisor)
+}
+
 /// Finds a container by name, and says whether its limits may be those of the pod or node.
 fn find<'p>(
     spec: Option<&'p PodSpec>,
@@ -160,7 +163,8 @@ impl<'a> Asked<'a> {
     }
 
     fn milli(self, quantity: &Quantity) -> Result<i128, ResourceRefError> {
-        parse_milli(&quantity.0).ok_or_else(|| self.invalid(quantity))
+        let exact = Exact::try_from(quantity).map_err(|_| self.invalid(quantity))?;
+        Ok(i128::from(exact.milli_value()))
     }
 
     fn invalid(self, quantity: &Quantity) -> ResourceRefError {

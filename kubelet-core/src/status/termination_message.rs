@@ -1,18 +1,17 @@
 //! What a container left behind to say why it ended.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::reasons::reason;
+use crate::logs::tail_of_log;
 use crate::observation::ObservedContainer;
 use crate::runtime::ContainerState;
 
 const MAX_FILE_BYTES: u64 = 4096;
 const MAX_LOG_BYTES: usize = 2048;
-const MAX_LOG_LINES: usize = 80;
-/// Enough for 80 lines of which 2048 bytes are shown, and for the longest line that runtimes write in one piece.
-const LOG_WINDOW_BYTES: u64 = 64 * 1024;
+const MAX_LOG_LINES: u64 = 80;
 /// The messages of all containers of a pod together.
 const MAX_POD_BYTES: usize = 12288;
 
@@ -21,15 +20,17 @@ const MAX_POD_BYTES: usize = 12288;
 /// last 80 lines and 2048 bytes of its log. Cut to the container's share of the 12288 bytes that a pod's messages may have.
 ///
 /// Nothing if the container has not ended or left nothing. A file that cannot be read becomes the text of the message.
-/// Blocks on file reads; call it on a blocking thread, once per fresh observation, since it starts from that one's message.
+/// To be called once per fresh observation, since it starts from that one's message.
 ///
 /// Source: kubelet 1.36, `kuberuntime_container.go` and `status_manager.go`.
-#[must_use]
-pub fn read_termination_message(container: &ObservedContainer, containers_in_pod: usize) -> Option<String> {
+///
+/// # Cancellation
+/// A dropped call has no effect.
+pub async fn read_termination_message(container: &ObservedContainer, containers_in_pod: usize) -> Option<String> {
     if container.state != ContainerState::Exited {
         return None;
     }
-    let text = read_text(container)?;
+    let text = read_text(container).await?;
     let mut message = if container.message.is_empty() {
         text
     } else {
@@ -52,49 +53,29 @@ pub(super) fn cut_to(text: &mut String, bytes: usize) {
     }
 }
 
-fn read_text(container: &ObservedContainer) -> Option<String> {
-    if let Some(path) = &container.termination_message_path {
-        match read_tail(path, MAX_FILE_BYTES) {
-            Ok(tail) if !tail.bytes.is_empty() => return Some(lossy(&tail.bytes)),
+async fn read_text(container: &ObservedContainer) -> Option<String> {
+    if let Some(path) = container.termination_message_path.clone() {
+        let shown = path.display().to_string();
+        let read = tokio::task::spawn_blocking(move || read_tail(&path, MAX_FILE_BYTES)).await;
+        match read.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(tail) if !tail.is_empty() => return Some(lossy(&tail)),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Some(format!("Error on reading termination log {}: {error}", path.display())),
+            Err(error) => return Some(format!("Error on reading termination log {shown}: {error}")),
         }
     }
     let falls_back =
         container.fallback_to_logs && container.exit_code != 0 && container.reason != reason::CONTAINER_CANNOT_RUN;
     let log = container.log_path.as_deref().filter(|_| falls_back)?;
-    tail_of_log(log).filter(|text| !text.is_empty())
-}
-
-/// The last lines of a log, as its container wrote them.
-fn tail_of_log(path: &Path) -> Option<String> {
-    let tail = read_tail(path, LOG_WINDOW_BYTES)
-        .inspect_err(|error| tracing::debug!(path = %path.display(), %error, "log of an ended container is unreadable"))
-        .ok()?;
-    let mut lines: Vec<&[u8]> = tail.bytes.split_inclusive(|byte| *byte == b'\n').collect();
-    // The first line of a window lacks its beginning; without it there is enough, unless it is the only one.
-    if !tail.whole && lines.len() > 1 {
-        lines.remove(0);
-    }
-    let skip = lines.len().saturating_sub(MAX_LOG_LINES);
-    let text: Vec<u8> = lines[skip..].iter().flat_map(|line| content(line)).copied().collect();
-    Some(lossy(&text[text.len().saturating_sub(MAX_LOG_BYTES)..]))
-}
-
-/// What the container wrote, without time, stream and tag: `<time> <stream> <tag> <text>`. Source: the CRI log format.
-fn content(line: &[u8]) -> &[u8] {
-    let mut parts = line.splitn(4, |byte| *byte == b' ');
-    match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some(_), Some(b"stdout" | b"stderr"), Some(tag), Some(text)) => {
-            // Tag `P`: the line goes on in the next one.
-            if tag.starts_with(b"P") {
-                text.strip_suffix(b"\n").unwrap_or(text)
-            } else {
-                text
-            }
+    match tail_of_log(log, MAX_LOG_LINES, MAX_LOG_BYTES).await {
+        Ok(text) => Some(text).filter(|text| !text.is_empty()),
+        Err(error) => {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                "log of an ended container is unreadable"
+            );
+            None
         }
-        _ => line,
     }
 }
 
@@ -104,39 +85,28 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[start..]).into_owned()
 }
 
-struct Tail {
-    bytes: Vec<u8>,
-    /// There is nothing before it.
-    whole: bool,
-}
-
-fn read_tail(path: &Path, bytes: u64) -> io::Result<Tail> {
+fn read_tail(path: &Path, bytes: u64) -> io::Result<Vec<u8>> {
     let mut file = open_regular(path)?;
     let length = file.metadata()?.len();
-    let start = length.saturating_sub(bytes);
-    file.seek(SeekFrom::Start(start))?;
+    file.seek(SeekFrom::Start(length.saturating_sub(bytes)))?;
     let mut tail = Vec::new();
     file.take(bytes).read_to_end(&mut tail)?;
-    Ok(Tail {
-        bytes: tail,
-        whole: start == 0,
-    })
+    Ok(tail)
 }
 
-/// Opens a file that a container may have replaced: no link is followed out of its folder, and no pipe is waited for.
+/// Opens a file that a container may have replaced: no link is followed, and no pipe is waited for.
 fn open_regular(path: &Path) -> io::Result<File> {
-    let named = fs::symlink_metadata(path)?;
-    if !named.file_type().is_file() {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
-    }
-    let file = File::open(path)?;
-    #[cfg(unix)]
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(target_os = "linux")]
     {
-        use std::os::unix::fs::MetadataExt;
-        let opened = file.metadata()?;
-        if (opened.dev(), opened.ino()) != (named.dev(), named.ino()) {
-            return Err(io::Error::new(ErrorKind::InvalidInput, "replaced while it was opened"));
-        }
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        options.custom_flags(flags.bits().cast_signed());
+    }
+    let file = options.open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
     }
     Ok(file)
 }
@@ -163,24 +133,27 @@ mod tests {
         container
     }
 
-    #[test]
-    fn the_end_of_the_file_follows_the_runtimes_message() {
+    #[tokio::test]
+    async fn the_end_of_the_file_follows_the_runtimes_message() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("message");
         fs::write(&path, format!("{}{}", "x".repeat(5000), "tail")).unwrap();
         let mut container = ended(0);
         container.termination_message_path = Some(path);
         container.message = "oom".to_owned();
-        let message = read_termination_message(&container, 1).unwrap();
+        let message = read_termination_message(&container, 1).await.unwrap();
         assert_eq!(message.len(), "oom: ".len() + 4096);
         assert!(message.starts_with("oom: xxx") && message.ends_with("tail"));
-        assert_eq!(read_termination_message(&container, 12288 / 7).unwrap(), "oom: xx");
+        assert_eq!(
+            read_termination_message(&container, 12288 / 7).await.unwrap(),
+            "oom: xx"
+        );
         container.state = ContainerState::Running;
-        assert_eq!(read_termination_message(&container, 1), None);
+        assert_eq!(read_termination_message(&container, 1).await, None);
     }
 
-    #[test]
-    fn the_log_stands_in_only_for_a_failed_container_without_a_message() {
+    #[tokio::test]
+    async fn the_log_stands_in_only_for_a_failed_container_without_a_message() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         fs::write(
@@ -191,18 +164,21 @@ mod tests {
         let mut container = ended(1);
         container.log_path = Some(log);
         container.termination_message_path = Some(dir.path().join("absent"));
-        assert_eq!(read_termination_message(&container, 1), None, "not asked for");
+        assert_eq!(read_termination_message(&container, 1).await, None, "not asked for");
         container.fallback_to_logs = true;
-        assert_eq!(read_termination_message(&container, 1).as_deref(), Some("one\ntwo\n"));
+        assert_eq!(
+            read_termination_message(&container, 1).await.as_deref(),
+            Some("one\ntwo\n")
+        );
         container.reason = "ContainerCannotRun".to_owned();
-        assert_eq!(read_termination_message(&container, 1), None);
+        assert_eq!(read_termination_message(&container, 1).await, None);
         container.reason.clear();
         container.exit_code = 0;
-        assert_eq!(read_termination_message(&container, 1), None);
+        assert_eq!(read_termination_message(&container, 1).await, None);
     }
 
-    #[test]
-    fn of_a_long_log_the_last_lines_and_bytes_are_kept() {
+    #[tokio::test]
+    async fn of_a_long_log_the_last_lines_and_bytes_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
         let write = |lines: usize, text: &str| {
@@ -213,16 +189,16 @@ mod tests {
         container.log_path = Some(log.clone());
         container.fallback_to_logs = true;
         write(5000, "short");
-        let message = read_termination_message(&container, 1).unwrap();
+        let message = read_termination_message(&container, 1).await.unwrap();
         assert_eq!(message.lines().count(), 80);
         assert!(message.starts_with("4920 short") && message.ends_with("4999 short\n"));
         write(100, &"x".repeat(300));
-        assert_eq!(read_termination_message(&container, 1).unwrap().len(), 2048);
+        assert_eq!(read_termination_message(&container, 1).await.unwrap().len(), 2048);
     }
 
     #[cfg(unix)]
-    #[test]
-    fn what_is_no_file_is_not_read() {
+    #[tokio::test]
+    async fn what_is_no_file_is_not_read() {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         fs::write(&secret, "secret").unwrap();
@@ -230,13 +206,8 @@ mod tests {
         std::os::unix::fs::symlink(&secret, &link).unwrap();
         let mut container = ended(0);
         container.termination_message_path = Some(link.clone());
-        assert_eq!(
-            read_termination_message(&container, 1).unwrap(),
-            format!(
-                "Error on reading termination log {}: not a regular file",
-                link.display()
-            )
-        );
+        let message = read_termination_message(&container, 1).await.unwrap();
+        assert!(message.starts_with(&format!("Error on reading termination log {}: ", link.display())));
     }
 
     #[test]
