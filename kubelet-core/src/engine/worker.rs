@@ -243,6 +243,7 @@ impl Worker {
             }
         }
         if pod.is_static() && self.name.is_none() {
+            self.show_pending(&pod).await;
             let shared = self.shared.clone();
             let full_name = pod.key().full_name();
             let claim = shared.names.claim(&full_name, &self.uid);

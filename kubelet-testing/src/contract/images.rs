@@ -1,4 +1,4 @@
-//! The promises of [`ImageService`](kubelet_core::ImageService).
+//! The promises of [`ImageService`].
 //!
 //! Each function checks one; its first line is the promise, in the words of the trait.
 
@@ -132,7 +132,7 @@ pub async fn a_pull_that_cannot_succeed_is_refused_with_a_message(images: &dyn I
     }
 }
 
-/// Makes one `#[test]` of each promise of [`ImageService`](kubelet_core::ImageService), as
+/// Makes one `#[test]` of each promise of [`ImageService`], as
 /// [`runtime_contract!`](crate::runtime_contract) does: takes an async function that answers
 /// `Some((service, fixture))` with an [`ImageFixture`](crate::contract::ImageFixture), or nothing.
 #[macro_export]

@@ -113,6 +113,17 @@ impl Worker {
         status
     }
 
+    /// Tells of a pod that waits for its name, so that it is not unheard of. One of which something is there is told of
+    /// once that was looked at.
+    pub(super) async fn show_pending(&mut self, pod: &Arc<PodRecord>) {
+        if self.shared.statuses.get(&self.uid).is_none() && self.shared.cache.current(&self.uid).is_none() {
+            let status = self.status_of(pod, &PodObservation::absent(self.uid.clone()));
+            if !crate::status::pod_is_terminal(&status) {
+                self.publish(pod, status).await;
+            }
+        }
+    }
+
     /// When the pod is to be looked into again because its active time ends.
     pub(super) fn deadline(&self, pod: &PodRecord, status: &PodStatus) -> Option<Instant> {
         let left = active_deadline(pod, status)?.duration_since(self.shared.clock.now());
