@@ -30,6 +30,7 @@ pub(crate) struct SandboxFile {
     #[serde(with = "stamp")]
     pub(crate) created_at: Timestamp,
     pub(crate) handler: String,
+    pub(crate) host_network: bool,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
 }

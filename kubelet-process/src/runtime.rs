@@ -20,8 +20,8 @@ use futures::future::join_all;
 use futures::stream::{self, BoxStream};
 use kubelet_core::{
     Clock, ContainerId, ContainerRecord, ContainerRuntime, ContainerStatus, CreateContainer, ExecOutput, ExecRequest,
-    PodKey, PodUid, RuntimeError, RuntimeHint, RuntimeInfo, SandboxConfig, SandboxId, SandboxRecord, SandboxStatus,
-    Scope,
+    NamespaceMode, PodKey, PodUid, RuntimeError, RuntimeHint, RuntimeInfo, SandboxConfig, SandboxId, SandboxRecord,
+    SandboxStatus, Scope,
 };
 use tokio::sync::broadcast;
 use tokio::task::JoinSet;
@@ -235,8 +235,9 @@ impl ContainerRuntime for ProcessRuntime {
             sandbox.state(),
             file.created_at,
         );
-        status.host_network = true;
-        // Told although it is the host's: pods that did not ask for the host's network have an address too.
+        // What was asked for, although all share the host's: a sandbox that told otherwise would be replaced. For the same
+        // reason every pod has an address.
+        status.host_network = file.host_network;
         status.ips = vec![self.shared.node_ip];
         status.handler = file.handler.clone();
         status.labels = file.labels.clone();
@@ -269,6 +270,7 @@ impl ContainerRuntime for ProcessRuntime {
             boot_id: self.shared.boot_id.clone(),
             created_at: self.shared.clock.now(),
             handler: handler.to_owned(),
+            host_network: config.security.namespaces.network == NamespaceMode::Node,
             labels: config.labels.clone(),
             annotations: config.annotations.clone(),
         };

@@ -56,6 +56,14 @@ impl NodeFit {
     }
 }
 
+impl NodeFit {
+    /// For a runtime whose pods all share the host's network: every declared container port counts as a host port.
+    #[must_use]
+    pub fn on_shared_network() -> Self {
+        Self { shared_network: true }
+    }
+}
+
 impl AdmitHandler for NodeFit {
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
         if let Some(refusal) = refuse_system(req) {

@@ -1,0 +1,188 @@
+//! The agent: puts a kubelet together, shows what it does, and ends it.
+
+use std::io::{self, IsTerminal};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kubelet_core::{
+    CancellationToken, Clock, Containers, DirectoryObjects, FileSource, Kubelet, KubeletHandle, NodeFit, OnStop,
+    Settings, StatusChange, StopReport, SystemClock,
+};
+use kubelet_pleg::GenericPleg;
+use kubelet_process::{ProcessRuntime, Supervisor};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::MissedTickBehavior;
+
+use crate::args::{Args, Runtime};
+use crate::folders::{Folders, default_node_name};
+use crate::lines::PlainLines;
+use crate::screen::{Lines, show_logs};
+use crate::table::Table;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// Where statuses and lines are shown.
+enum Display {
+    Plain(PlainLines),
+    Table(Table),
+}
+
+impl Display {
+    fn status(&mut self, change: &StatusChange) -> io::Result<()> {
+        match self {
+            Self::Plain(lines) => lines.status(change),
+            Self::Table(table) => {
+                table.status(change);
+                table.draw(SystemClock.now())
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => PlainLines::line(line),
+            Self::Table(table) => table.line(line, SystemClock.now()),
+        }
+    }
+
+    fn tick(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Table(table) => table.draw(SystemClock.now()),
+        }
+    }
+}
+
+pub(crate) async fn run(args: Args, supervisor: Supervisor) -> Outcome<()> {
+    let folders = Folders::of(&args)?;
+    let node_name = args.node_name.clone().unwrap_or_else(default_node_name);
+    let mut display = if args.plain || !io::stdout().is_terminal() {
+        Display::Plain(PlainLines::default())
+    } else {
+        Display::Table(Table::default())
+    };
+    let (lines, mut received) = Lines::channel();
+    show_logs(lines.clone());
+    display.line(&format!(
+        "node {node_name}, manifests in {}",
+        folders.manifests.display()
+    ))?;
+    display.line(&format!(
+        "state in {}, logs in {}, images in {}",
+        folders.root.display(),
+        folders.logs().display(),
+        folders.images.display()
+    ))?;
+
+    let kubelet = build(&args, &folders, node_name, lines, supervisor).await?;
+    let handle = kubelet.handle();
+    let mut statuses = handle.statuses();
+    let stop = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut ticks = tokio::time::interval(Duration::from_secs(1));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let running = kubelet.run(stop.clone());
+    tokio::pin!(running);
+    let mut statuses_open = true;
+    let report = loop {
+        tokio::select! {
+            biased;
+            ended = &mut running => break ended?,
+            _ = interrupt.recv() => if asked_again(&stop, &args, &mut display)? { return Err(cut_short()) },
+            _ = terminate.recv() => if asked_again(&stop, &args, &mut display)? { return Err(cut_short()) },
+            Some(line) = received.recv() => display.line(&line)?,
+            change = statuses.next(), if statuses_open => match change {
+                Some(change) => display.status(&change)?,
+                None => statuses_open = false,
+            },
+            _ = ticks.tick() => display.tick()?,
+        }
+    };
+    while let Ok(line) = received.try_recv() {
+        display.line(&line)?;
+    }
+    while let Some(change) = statuses.try_next() {
+        display.status(&change)?;
+    }
+    farewell(&args, &handle, &report, &mut display)?;
+    Ok(())
+}
+
+async fn build(
+    args: &Args,
+    folders: &Folders,
+    node_name: String,
+    lines: Lines,
+    supervisor: Supervisor,
+) -> Outcome<Kubelet> {
+    let runtime: Arc<ProcessRuntime> = match args.runtime {
+        Runtime::Process => {
+            let settings = kubelet_process::Settings::new(folders.processes(), &folders.images);
+            ProcessRuntime::open(Some(supervisor), settings).await?
+        }
+    };
+    let mut settings = Settings::default();
+    let mut on_stop = OnStop::LeavePods;
+    if args.stop_pods {
+        on_stop = OnStop::StopPods;
+        // Room for the usual grace of 30 s.
+        settings.stop_within = Duration::from_secs(60);
+    }
+    let mut builder = Kubelet::builder(node_name, Containers::new(runtime, GenericPleg::default()))
+        .source(FileSource::new(&folders.manifests).period(args.period))
+        .fit(NodeFit::on_shared_network())
+        .root_dir(&folders.root)
+        .pod_logs_dir(folders.logs())
+        .events(lines)
+        .settings(settings)
+        .on_stop(on_stop);
+    if let Some(objects) = &folders.objects {
+        builder = builder.objects(DirectoryObjects::new(objects));
+    }
+    Ok(builder.build()?)
+}
+
+/// Takes a wish to end; says whether it was there already.
+fn asked_again(stop: &CancellationToken, args: &Args, display: &mut Display) -> io::Result<bool> {
+    if stop.is_cancelled() {
+        return Ok(true);
+    }
+    display.line(if args.stop_pods {
+        "ending the pods, then the agent; once more to end the agent at once"
+    } else {
+        "ending the agent; the pods go on"
+    })?;
+    stop.cancel();
+    Ok(false)
+}
+
+fn cut_short() -> Box<dyn std::error::Error + Send + Sync> {
+    "ended at once; what was being done is looked at when the agent starts again".into()
+}
+
+/// Says what became of the pods.
+fn farewell(args: &Args, handle: &KubeletHandle, report: &StopReport, display: &mut Display) -> io::Result<()> {
+    for (uid, calls) in &report.in_flight {
+        display.line(&format!("pod {uid}: not finished: {}", calls.join(", ")))?;
+    }
+    let running: Vec<String> = handle
+        .pods()
+        .iter()
+        .filter(|pod| handle.observed(pod.pod.uid()).is_some_and(|seen| seen.may_run()))
+        .map(|pod| pod.pod.key().to_string())
+        .collect();
+    let line = match (args.stop_pods, running.is_empty()) {
+        (_, true) => "the agent has ended; no pod runs".to_owned(),
+        (true, false) => format!(
+            "the agent has ended; these pods could not be ended in time: {}",
+            running.join(", ")
+        ),
+        (false, false) => format!(
+            "the agent has ended; {} pods keep running: {} (start it again to take them over, with --stop-pods to end them with it)",
+            running.len(),
+            running.join(", ")
+        ),
+    };
+    display.line(&line)
+}

@@ -1,0 +1,64 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+
+/// Runs the pods of a folder of manifests on this machine.
+///
+/// Ctrl-C ends the agent and leaves the pods running; the next start takes them over. A second Ctrl-C does not wait.
+#[derive(Debug, Parser)]
+#[command(version)]
+pub(crate) struct Args {
+    /// Folder of pod manifests (YAML or JSON), or one manifest.
+    pub(crate) manifests: PathBuf,
+
+    /// Name of this node; the names of its pods end in it. Default: the host's name.
+    #[arg(long)]
+    pub(crate) node_name: Option<String>,
+
+    /// Where the agent keeps its state and the logs of pods. Default: /var/lib/kubelet-agent for root, else
+    /// kubelet-agent in the user's state folder.
+    #[arg(long)]
+    pub(crate) root_dir: Option<PathBuf>,
+
+    /// Root file systems that pods may name as their images. Default: images in the root folder.
+    #[arg(long)]
+    pub(crate) images_dir: Option<PathBuf>,
+
+    /// Folder of secrets and config maps that pods may refer to.
+    #[arg(long)]
+    pub(crate) objects: Option<PathBuf>,
+
+    /// How often all manifests are read, in seconds; changes are followed at once in any case.
+    #[arg(long, default_value = "20", value_parser = seconds)]
+    pub(crate) period: Duration,
+
+    /// What runs containers.
+    #[arg(long, value_enum, default_value_t = Runtime::Process)]
+    pub(crate) runtime: Runtime,
+
+    /// End the pods together with the agent.
+    #[arg(long)]
+    pub(crate) stop_pods: bool,
+
+    /// Print lines instead of a live table, also on a terminal.
+    #[arg(long)]
+    pub(crate) plain: bool,
+}
+
+/// What can run containers.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Runtime {
+    /// The embedded runtime: processes of this machine.
+    Process,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(error) => Err(format!("not a number of seconds: {error}")),
+    }
+}
