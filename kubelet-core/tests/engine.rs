@@ -3,4 +3,5 @@
 mod engine {
     mod harness;
     mod life;
+    mod whole_pods;
 }
