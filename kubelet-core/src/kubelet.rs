@@ -337,6 +337,7 @@ async fn look(
                 signals,
                 health,
                 poll_period,
+                timeout: shared.settings.runtime_request_timeout,
             };
             observe(provider, cx, stop).await;
             Ok(())

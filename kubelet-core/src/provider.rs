@@ -105,6 +105,7 @@ pub enum ProviderHint {
 /// # Contract
 /// - Steps of one pod never overlap; steps of different pods do.
 /// - `create` is idempotent per UID: repeating it for a pod that exists changes nothing.
+/// - `update` with what the pod is already changes nothing.
 /// - `delete` returns when the end is asked for; the end itself shows in `list` and `status`. A pod that is gone is no
 ///   error. Deleting again with less grace takes effect.
 /// - `list` and `status` tell only of pods that carry our mark: what others made is never listed, and so never ended.
@@ -127,7 +128,8 @@ pub trait PodProvider: fmt::Debug + Send + Sync + 'static {
     /// [`ProviderError`].
     async fn create(&self, pod: &ResolvedPod) -> Result<(), ProviderError>;
 
-    /// Changes a pod that was created before. Called only when its spec or metadata changed.
+    /// Changes a pod that was created before. Called when its spec or metadata changed, and once for each pod that was
+    /// there when the agent started, since it may have changed meanwhile.
     ///
     /// # Errors
     /// [`ProviderError`].

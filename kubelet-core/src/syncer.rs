@@ -105,6 +105,14 @@ pub enum SyncError {
     /// It was asked to stop, and did.
     #[error("stopped")]
     Stopped,
+    /// The backend can never run this pod: its phase becomes `Failed`.
+    #[error("{reason}: {message}")]
+    Rejected {
+        /// One CamelCase word.
+        reason: String,
+        /// A sentence.
+        message: String,
+    },
     /// Something failed. Repeated then, or after the worker's back-off.
     #[error("{what}")]
     Failed {

@@ -47,10 +47,10 @@ impl WholePods {
     }
 }
 
-/// What was last handed to the provider of a pod.
-#[derive(Debug)]
+/// What was last handed to the provider of a pod, in this life of the agent.
+#[derive(Debug, Default)]
 struct Handed {
-    revision: Arc<PodRecord>,
+    revision: Option<Arc<PodRecord>>,
     /// The grace that its end was asked for with.
     deleted: Option<Duration>,
 }
@@ -132,9 +132,8 @@ impl WholePodSyncer {
             return Err(SyncError::Stopped);
         }
         cx.notes.acted();
-        let known = self.handed().contains_key(work.pod.uid());
         let call = async {
-            if work.observed.is_absent() || !known {
+            if work.observed.is_absent() {
                 self.provider.create(&resolved).await
             } else {
                 self.provider.update(&resolved).await
@@ -148,22 +147,37 @@ impl WholePodSyncer {
                 self.handed().insert(
                     work.pod.uid().clone(),
                     Handed {
-                        revision: work.pod.clone(),
+                        revision: Some(work.pod.clone()),
                         deleted: None,
                     },
                 );
                 Ok(Synced::Settled)
             }
+            Ok(Err(ProviderError::Rejected { reason, message })) => Err(SyncError::Rejected { reason, message }),
             Ok(Err(error)) => {
                 let text = crate::error::error_chain(&error);
                 self.show(cx, &work.pod, "ProviderFailed", &text);
                 Err(SyncError::failed("provider did not take the pod", error))
             }
-            Err(_) => Err(SyncError::Failed {
-                what: "provider did not answer in time".to_owned(),
-                retry_at: None,
-                source: None,
-            }),
+            Err(_) => Err(late()),
+        }
+    }
+
+    /// Asks that a pod end within `grace`, unless that was asked before.
+    async fn end(&self, cx: &StepContext, uid: &PodUid, grace: Duration) -> Result<(), SyncError> {
+        let asked = self.handed().get(uid).and_then(|handed| handed.deleted);
+        if asked.is_some_and(|asked| asked <= grace) {
+            return Ok(());
+        }
+        cx.notes.acted();
+        match tokio::time::timeout(self.timeout, self.provider.delete(uid, grace)).await {
+            Ok(Ok(())) => {
+                // Also of a pod that this life of the agent has not handed over.
+                self.handed().entry(uid.clone()).or_default().deleted = Some(grace);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(SyncError::failed("provider did not end the pod", error)),
+            Err(_) => Err(late()),
         }
     }
 
@@ -184,11 +198,12 @@ impl PodSyncer for WholePodSyncer {
 
     async fn sync(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
         let up_to_date = !work.observed.is_absent()
-            && match self.handed().get(work.pod.uid()) {
-                Some(handed) => Arc::ptr_eq(&handed.revision, &work.pod) || same_wish(&handed.revision, &work.pod),
-                // It ran before this life of the agent: it is handed over once, which changes nothing if it is the same.
-                None => false,
-            };
+            && self
+                .handed()
+                .get(work.pod.uid())
+                .and_then(|handed| handed.revision.as_ref())
+                // One that was there before this life of the agent is handed over once: it may have changed meanwhile.
+                .is_some_and(|revision| Arc::ptr_eq(revision, &work.pod) || same_wish(revision, &work.pod));
         if up_to_date {
             return Ok(Synced::Settled);
         }
@@ -207,32 +222,14 @@ impl PodSyncer for WholePodSyncer {
                 .terminate
                 .as_ref()
                 .map_or(Duration::ZERO, |end| end.grace);
-            let asked = self.handed().get(uid).and_then(|handed| handed.deleted);
-            if asked.is_none_or(|asked| grace < asked) {
-                cx.notes.acted();
-                match tokio::time::timeout(self.timeout, self.provider.delete(uid, grace)).await {
-                    Ok(Ok(())) => {
-                        if let Some(handed) = self.handed().get_mut(uid) {
-                            handed.deleted = Some(grace);
-                        }
-                    }
-                    Ok(Err(error)) => return Err(SyncError::failed("provider did not end the pod", error)),
-                    Err(_) => {
-                        return Err(SyncError::Failed {
-                            what: "provider did not answer in time".to_owned(),
-                            retry_at: None,
-                            source: None,
-                        });
-                    }
-                }
-            }
+            self.end(cx, uid, grace).await?;
             // The end shows in the status; hints come through the wish, and a poll makes up for lost ones.
-            let status = self.provider.status(uid).await;
-            match status {
-                Ok(None) => return Ok(()),
-                Ok(Some(seen)) if !seen.may_run() => return Ok(()),
-                Ok(Some(_)) => {}
-                Err(error) => return Err(SyncError::failed("provider does not tell how the pod is", error)),
+            match tokio::time::timeout(self.timeout, self.provider.status(uid)).await {
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Ok(Some(seen))) if !seen.may_run() => return Ok(()),
+                Ok(Ok(Some(_))) => {}
+                Err(_) => return Err(late()),
+                Ok(Err(error)) => return Err(SyncError::failed("provider does not tell how the pod is", error)),
             }
             tokio::select! {
                 biased;
@@ -248,10 +245,10 @@ impl PodSyncer for WholePodSyncer {
             return Ok(());
         }
         cx.notes.acted();
-        self.provider
-            .delete(pod.uid(), Duration::ZERO)
-            .await
-            .map_err(|error: ProviderError| SyncError::failed("provider did not remove the pod", error))
+        match tokio::time::timeout(self.timeout, self.provider.delete(pod.uid(), Duration::ZERO)).await {
+            Ok(removed) => removed.map_err(|error| SyncError::failed("provider did not remove the pod", error)),
+            Err(_) => Err(late()),
+        }
     }
 
     fn forget(&self, uid: &PodUid) {
@@ -261,6 +258,15 @@ impl PodSyncer for WholePodSyncer {
     async fn check(&self) -> Result<BackendStatus, BoxError> {
         self.provider.list().await?;
         Ok(BackendStatus::ready(self.provider.name(), ""))
+    }
+}
+
+/// A call to the provider took too long; it may happen all the same, which is harmless to repeat.
+fn late() -> SyncError {
+    SyncError::Failed {
+        what: "provider did not answer in time".to_owned(),
+        retry_at: None,
+        source: None,
     }
 }
 

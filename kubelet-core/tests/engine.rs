@@ -6,4 +6,5 @@ mod engine {
     mod lifecycle_faults;
     mod runtime_faults;
     mod source_faults;
+    mod whole_pods;
 }

@@ -24,6 +24,7 @@ use crate::fake::state::State;
 pub use call::{Call, ErrorKind, Op, Outcome, Subject};
 pub use exec::{ExecAnswer, ExecCall};
 pub use fault::{Action, FaultKind, Script};
+pub(crate) use gate::sleep_until;
 pub use images::FakeImage;
 pub use program::{Program, ProgramFor};
 

@@ -3,9 +3,13 @@
 pub mod contract;
 mod fake;
 mod pods;
+mod provider;
+mod status_sink;
 
 pub use fake::{
     Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,
     Program, ProgramFor, Script, Subject,
 };
 pub use pods::{ContainerBuilder, PodBuilder, exec_probe};
+pub use provider::{FakeProvider, ProviderCall, ProviderOp};
+pub use status_sink::CheckedStatusSink;

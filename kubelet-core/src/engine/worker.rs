@@ -342,11 +342,7 @@ impl Worker {
                 Ok(()) => self.acquired = true,
                 Err(AcquireError::Stopped) => return AGAIN,
                 Err(AcquireError::Refused { reason, message }) => {
-                    self.shared.warn_pod(&pod, reason.clone(), message.clone());
-                    let status = StatusOverride::new(reason, message);
-                    self.end_pod(
-                        Termination::new(KillCause::Rejected, crate::syncer::ORPHAN_GRACE).with_status(status),
-                    );
+                    self.reject(&pod, reason, message);
                     return AGAIN;
                 }
                 Err(AcquireError::NotYet { reason, message }) => {
@@ -372,11 +368,22 @@ impl Worker {
                 self.end_pod(Termination::new(KillCause::Completed, pod.facts().termination_grace));
                 return AGAIN;
             }
+            Err(SyncError::Rejected { reason, message }) => {
+                self.reject(&pod, reason, message);
+                return AGAIN;
+            }
             Err(error) => self.after_error(&pod, &error),
         };
         let next = deadline.map_or(next, |deadline| deadline.min(next));
         self.idle(Some(next)).await;
         AGAIN
+    }
+
+    /// The pod can never run here.
+    fn reject(&mut self, pod: &PodRecord, reason: String, message: String) {
+        self.shared.warn_pod(pod, reason.clone(), message.clone());
+        let status = StatusOverride::new(reason, message);
+        self.end_pod(Termination::new(KillCause::Rejected, crate::syncer::ORPHAN_GRACE).with_status(status));
     }
 
     /// Says when to go on after a step that failed.
@@ -391,6 +398,8 @@ impl Worker {
                     .warn_pod(pod, "NetworkNotReady", format!("network is not ready: {why}"));
                 now + self.shared.jittered(settings.network_backoff)
             }
+            // A rejection ends the pod before it comes here.
+            SyncError::Rejected { .. } => now,
             SyncError::Failed { retry_at, .. } => {
                 self.shared.metrics.sync_errors.increment();
                 tracing::debug!(pod = %pod.key(), error = error as &dyn std::error::Error, "pod step failed");

@@ -15,6 +15,7 @@ use tracing::Instrument;
 use self::delivery::Delivery;
 use super::equality::equal_for_publishing;
 use super::journal::{Change, Journal, StatusReader};
+use super::normalize::normalize;
 use super::rules::{continue_from, illegal_restart};
 use super::{StatusSink, StatusUpdate};
 use crate::clock::Clock;
@@ -153,6 +154,9 @@ impl StatusManager {
     /// the start time do not go back; times are cut to seconds, messages to their length, lists put in order. A status in
     /// which a container runs again that its restart policy does not allow to is refused with a warning.
     ///
+    /// A status that says what the last one said is told again once the pod's source reports another one: somebody else
+    /// has written it.
+    ///
     /// Source: kubelet 1.36, `status_manager.go`.
     pub fn set(&self, pod: &Arc<PodRecord>, mut status: PodStatus, how: SetStatus) -> SetOutcome {
         let now = self.clock.now();
@@ -177,6 +181,7 @@ impl StatusManager {
             match last {
                 Some(last)
                     if !how.force
+                        && !overwritten(last, pod, &status)
                         && last.finished == finished
                         && last.containers_may_run == how.containers_may_run
                         && equal_for_publishing(&last.status, &status) =>
@@ -250,6 +255,19 @@ impl StatusManager {
         if let Some(panic) = panic {
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+/// Whether the pod's source newly reports a status that is not what was told: another writer was there, and is to be
+/// told again. A report that is only late costs one needless version.
+fn overwritten(last: &StatusUpdate, pod: &PodRecord, status: &PodStatus) -> bool {
+    match pod.api_status() {
+        Some(reported) if last.pod.api_status() != Some(reported) => {
+            let mut reported = (**reported).clone();
+            normalize(&mut reported, pod);
+            !equal_for_publishing(&reported, status)
+        }
+        _ => false,
     }
 }
 

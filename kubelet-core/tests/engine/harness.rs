@@ -8,7 +8,7 @@ use std::time::Duration;
 use kubelet_core::jiff::Timestamp;
 use kubelet_core::k8s_openapi::api::core::v1::PodStatus;
 use kubelet_core::{
-    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
+    Backend, CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
     KubeletHandle, NodeView, PodSnapshot, Quantity, RunError, SeededRandom, StateDir, StopReport, TokioClock,
 };
 use kubelet_pleg::GenericPleg;
@@ -70,9 +70,17 @@ impl Node {
         state: StateDir,
         shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder,
     ) -> Self {
+        Self::start_backend(Containers::new(runtime.clone(), GenericPleg::default()), state, shape)
+    }
+
+    pub(crate) fn start_backend(
+        backend: impl Into<Backend>,
+        state: StateDir,
+        shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder,
+    ) -> Self {
         let (pods, source) = ChannelSource::new("api");
         let events = Events::default();
-        let builder = Kubelet::builder("node-1", Containers::new(runtime.clone(), GenericPleg::default()))
+        let builder = Kubelet::builder("node-1", backend)
             .source(source)
             .node_view(node_view())
             .events(events.clone())
