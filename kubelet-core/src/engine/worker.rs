@@ -310,7 +310,11 @@ impl Worker {
                     }
                 }
                 self.shared.relist.reinspect(&self.uid);
-                self.idle(Some(Instant::now() + self.shared.jittered(HINT_PAUSE))).await;
+                let again = Instant::now() + self.shared.jittered(HINT_PAUSE);
+                // A wish that came during the last step is no reason to look again at once: a runtime that fails at once
+                // would be asked without a pause.
+                self.hold_until = Some(again);
+                self.idle(Some(again)).await;
                 None
             }
         }
