@@ -85,7 +85,8 @@ impl Worker {
         let (terminal, end) = match ending {
             Ending::No => (false, None),
             Ending::Stopping(wish) => (false, wish.terminate.as_ref()),
-            Ending::Stopped(wish) => (true, wish.terminate.as_ref()),
+            // A stop of the kubelet is no end of the pod: what its containers say by themselves is all that counts.
+            Ending::Stopped(wish) => (!wish.is_paused(), wish.terminate.as_ref()),
         };
         if let Some(rejection) = end.and_then(rejection) {
             return rejected_status(pod, &rejection.reason, &rejection.message, self.shared.clock.now());
@@ -135,6 +136,9 @@ impl Worker {
 
     /// The last word on a pod.
     pub(super) async fn publish_finished(&mut self, pod: &Arc<PodRecord>, wish: &PodWish) {
+        if wish.is_paused() {
+            return;
+        }
         let previous = self.previous();
         let is_rejected = wish.terminate.as_ref().is_some_and(|end| rejection(end).is_some());
         let status = if is_rejected {
