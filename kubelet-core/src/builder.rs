@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::admission::{Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView};
 use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::config::PodConfig;
 use crate::containers::{ContainerSyncer, Containers, NodeParts};
-use crate::engine::{Checkpoints, EngineMetrics, Gate, NameLocks, PartHealth, Shared};
+use crate::engine::{Checkpoints, EngineMetrics, NameLocks, PartHealth, Shared, gate};
 use crate::event::{EventSink, TracingEvents};
 use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
@@ -329,7 +329,7 @@ impl KubeletBuilder {
         let (writer, cache) = pod_status_cache();
         let (relist, requests) = relist_requests();
         let (signals, signal_receiver) = pod_signals();
-        let (gate_sender, gate) = watch::channel(Gate::Unknown(None));
+        let (gate_sender, gate) = gate();
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
         let ledger = Arc::new(Ledger::new(self.handlers(), Arc::new(view)));

@@ -9,7 +9,7 @@ mod sync_loop;
 mod worker;
 
 pub(crate) use checkpoint::Checkpoints;
-pub(crate) use gate::{Gate, watch_backend};
+pub(crate) use gate::{Gate, GateKeeper, gate, watch_backend};
 pub(crate) use names::NameLocks;
 pub(crate) use parts::{PartHealth, PartsContext, run_parts};
 pub(crate) use shared::{EngineMetrics, Shared};

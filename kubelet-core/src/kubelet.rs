@@ -16,7 +16,7 @@ use crate::builder::{Backend, KubeletBuilder};
 use crate::cache::{CacheWriter, RelistRequests};
 use crate::config::PodConfig;
 use crate::engine::{
-    Command, Feeds, Gate, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts, watch_backend,
+    Command, Feeds, GateKeeper, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts, watch_backend,
 };
 use crate::handle::KubeletHandle;
 use crate::ids::PodUid;
@@ -98,7 +98,7 @@ pub(crate) struct RunParts {
     pub(crate) requests: RelistRequests,
     pub(crate) signals: PodSignals,
     pub(crate) signal_receiver: PodSignalReceiver,
-    pub(crate) gate: watch::Sender<Gate>,
+    pub(crate) gate: GateKeeper,
     pub(crate) commands: mpsc::Receiver<Command>,
     pub(crate) machine: Option<NodeSettings>,
     pub(crate) on_stop: OnStop,

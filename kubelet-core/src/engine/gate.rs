@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 
@@ -38,13 +38,78 @@ impl Gate {
     }
 }
 
+/// Where the gate is set.
+#[derive(Debug)]
+pub(crate) struct GateKeeper {
+    gate: watch::Sender<Gate>,
+    opened: Arc<Notify>,
+}
+
+/// How the backend was when it was last asked, for all who wait for it. A cheap clone.
+#[derive(Clone, Debug)]
+pub(crate) struct GateView {
+    gate: watch::Receiver<Gate>,
+    opened: Arc<Notify>,
+}
+
+/// A gate that nobody has looked through yet.
+pub(crate) fn gate() -> (GateKeeper, GateView) {
+    let (sender, receiver) = watch::channel(Gate::Unknown(None));
+    let opened = Arc::new(Notify::new());
+    let keeper = GateKeeper {
+        gate: sender,
+        opened: opened.clone(),
+    };
+    (keeper, GateView { gate: receiver, opened })
+}
+
+impl GateView {
+    pub(crate) fn borrow(&self) -> watch::Ref<'_, Gate> {
+        self.gate.borrow()
+    }
+
+    /// Waits until it is open. Those who wait are woken in the order in which they came: a watch would wake them in a
+    /// random one, and no simulated run would repeat itself.
+    pub(crate) async fn opened(&self) {
+        loop {
+            let opened = self.opened.notified();
+            tokio::pin!(opened);
+            // Before looking, so that no opening goes by in between.
+            opened.as_mut().enable();
+            if self.gate.borrow().status().is_some() {
+                return;
+            }
+            opened.await;
+        }
+    }
+}
+
+impl GateKeeper {
+    fn set(&self, next: Gate) {
+        let changed = self.gate.send_if_modified(|current| {
+            let changed = *current != next;
+            if changed {
+                match next.trouble() {
+                    Some(why) => tracing::warn!(why, "container runtime is not ready"),
+                    None => tracing::info!("container runtime is ready"),
+                }
+                *current = next;
+            }
+            changed
+        });
+        if changed {
+            self.opened.notify_waiters();
+        }
+    }
+}
+
 /// Asks the backend how it is, every `period`, and opens or closes the gate.
 ///
 /// Source: kubelet 1.36, `kubelet.go`: a failed check changes nothing until the last good one is 30 s old.
 pub(crate) async fn watch_backend(
     syncer: Arc<dyn PodSyncer>,
     period: Duration,
-    gate: watch::Sender<Gate>,
+    gate: GateKeeper,
     stop: CancellationToken,
 ) {
     let mut ticks = tokio::time::interval(period);
@@ -81,16 +146,6 @@ pub(crate) async fn watch_backend(
                 }
             }
         };
-        gate.send_if_modified(|current| {
-            let changed = *current != next;
-            if changed {
-                match next.trouble() {
-                    Some(why) => tracing::warn!(why, "container runtime is not ready"),
-                    None => tracing::info!("container runtime is ready"),
-                }
-                *current = next;
-            }
-            changed
-        });
+        gate.set(next);
     }
 }

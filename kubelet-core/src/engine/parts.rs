@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::gate::Gate;
+use super::gate::GateView;
 use crate::clock::{RandomSource, jittered};
 use crate::error::error_chain;
 use crate::runnable::{NodeContext, Runnable, RunnableError, StartPhase};
@@ -37,7 +37,7 @@ impl PartHealth {
 #[derive(Debug)]
 pub(crate) struct PartsContext {
     pub(crate) node: NodeContext,
-    pub(crate) gate: watch::Receiver<Gate>,
+    pub(crate) gate: GateView,
     pub(crate) sources_ready: watch::Receiver<bool>,
     pub(crate) health: PartHealth,
     pub(crate) random: Arc<dyn RandomSource>,
@@ -101,12 +101,11 @@ pub(crate) async fn run_parts(
 
 async fn run_part(part: &Arc<dyn Runnable>, cx: &PartsContext, stop: CancellationToken) -> Result<(), RunnableError> {
     let phase_reached = async {
-        let mut gate = cx.gate.clone();
         let mut ready = cx.sources_ready.clone();
         match part.phase() {
             StartPhase::Early => {}
             StartPhase::RuntimeReady => {
-                let _ = gate.wait_for(|gate| gate.status().is_some()).await;
+                cx.gate.opened().await;
             }
             StartPhase::SourcesReady => {
                 let _ = ready.wait_for(|ready| *ready).await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
 use super::checkpoint::Checkpoints;
-use super::gate::Gate;
+use super::gate::GateView;
 use super::names::NameLocks;
 use crate::admission::Ledger;
 use crate::cache::{PodStatusCache, RelistRequester};
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     pub(crate) events: Arc<dyn EventSink>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) names: NameLocks,
-    pub(crate) gate: watch::Receiver<Gate>,
+    pub(crate) gate: GateView,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) settings: Settings,

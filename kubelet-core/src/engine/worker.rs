@@ -269,16 +269,13 @@ impl Worker {
     /// Waits until the backend can be asked, and for a look at the pod later than all that this worker has done.
     /// Nothing means: something changed meanwhile.
     async fn observe(&mut self) -> Option<Arc<PodObservation>> {
-        let mut gate = self.shared.gate.clone();
-        while gate.borrow_and_update().status().is_none() {
-            tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return None,
-                changed = self.wish.changed() => {
-                    changed.ok()?;
-                    return None;
-                }
-                changed = gate.changed() => changed.ok()?,
+        tokio::select! {
+            biased;
+            () = self.stop.cancelled() => return None,
+            () = self.shared.gate.opened() => {}
+            changed = self.wish.changed() => {
+                changed.ok()?;
+                return None;
             }
         }
         let seen = tokio::select! {

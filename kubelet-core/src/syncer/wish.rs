@@ -74,6 +74,10 @@ impl Termination {
 
     /// Takes a later wish in: the least grace counts, an eviction stays one, a status once given is not lost.
     fn merge(&mut self, later: Self) {
+        if self.cause == KillCause::Stopping {
+            // Every other end binds.
+            self.cause = later.cause;
+        }
         if later.grace < self.grace {
             self.grace = later.grace;
             self.shortened_at = later.shortened_at;
@@ -166,6 +170,14 @@ impl PodWish {
             _ => false,
         };
         same_end && self.revision == earlier.revision && self.standing == earlier.standing && self.left == earlier.left
+    }
+
+    /// Whether the pod is only stopped because the kubelet is: the next start goes on with it.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.terminate
+            .as_ref()
+            .is_some_and(|end| end.cause == KillCause::Stopping)
     }
 
     /// Takes the wish in that the pod end.

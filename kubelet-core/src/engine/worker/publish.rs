@@ -84,8 +84,9 @@ impl Worker {
     fn generate(&self, pod: &PodRecord, observed: &PodObservation, ending: Ending<'_>) -> PodStatus {
         let (terminal, end) = match ending {
             Ending::No => (false, None),
-            Ending::Stopping(wish) => (false, binding_end(wish)),
-            Ending::Stopped(wish) => (binding_end(wish).is_some(), binding_end(wish)),
+            Ending::Stopping(wish) => (false, wish.terminate.as_ref()),
+            // A stop of the kubelet is no end of the pod: what its containers say by themselves is all that counts.
+            Ending::Stopped(wish) => (!wish.is_paused(), wish.terminate.as_ref()),
         };
         if let Some(rejection) = end.and_then(rejection) {
             return rejected_status(pod, &rejection.reason, &rejection.message, self.shared.clock.now());
@@ -146,7 +147,7 @@ impl Worker {
 
     /// The last word on a pod.
     pub(super) async fn publish_finished(&mut self, pod: &Arc<PodRecord>, wish: &PodWish) {
-        if binding_end(wish).is_none() {
+        if wish.is_paused() {
             return;
         }
         let previous = self.previous();
@@ -239,11 +240,6 @@ impl Worker {
         self.messages.retain(|id, _| present.contains(id));
         Arc::new(seen)
     }
-}
-
-/// The pod's termination, unless it is only the kubelet that stops: the next start may start the pod anew.
-fn binding_end(wish: &PodWish) -> Option<&Termination> {
-    wish.terminate.as_ref().filter(|end| end.cause != KillCause::Stopping)
 }
 
 /// The rejection that a termination tells of, if it does.
