@@ -218,6 +218,7 @@ fn in_present_sandbox(view: &View<'_>, sandbox: &SandboxId) -> PodActions {
         sandbox: SandboxAction::Keep(sandbox.clone()),
         ..PodActions::default()
     };
+    actions.kill.extend(view.strangers());
     for container in view.pod.containers() {
         actions.kill.extend(view.strays(&container));
     }

@@ -326,6 +326,7 @@ impl KubeletBuilder {
                 PathBuf::from("/"),
             ),
         };
+        let machine_root = root_dir.clone();
         let (writer, cache) = pod_status_cache();
         let (relist, requests) = relist_requests();
         let (signals, signal_receiver) = pod_signals();
@@ -416,6 +417,7 @@ impl KubeletBuilder {
             settings: self.settings.clone(),
             metrics: EngineMetrics::default(),
             freed: tokio::sync::Notify::new(),
+            stopping: std::sync::atomic::AtomicBool::new(false),
             workers: std::sync::Mutex::default(),
         });
         let part_health = PartHealth::default();
@@ -428,7 +430,7 @@ impl KubeletBuilder {
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
         });
-        let machine = self.node_view.is_none().then_some(self.node);
+        let machine = self.node_view.is_none().then_some((self.node, machine_root));
         Ok(Kubelet::new(
             handle,
             RunParts {

@@ -1,6 +1,8 @@
 //! The kubelet itself: runs all parts, and ends them in order.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -100,7 +102,8 @@ pub(crate) struct RunParts {
     pub(crate) signal_receiver: PodSignalReceiver,
     pub(crate) gate: GateKeeper,
     pub(crate) commands: mpsc::Receiver<Command>,
-    pub(crate) machine: Option<NodeSettings>,
+    /// What to make of the machine, and the folder whose file system counts.
+    pub(crate) machine: Option<(NodeSettings, PathBuf)>,
     pub(crate) on_stop: OnStop,
 }
 
@@ -168,8 +171,8 @@ enum Ended {
 async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, RunError> {
     let Kubelet { handle, parts } = kubelet;
     let shared = parts.shared.clone();
-    if let Some(settings) = parts.machine {
-        read_machine(&shared, settings).await?;
+    if let Some((settings, root_dir)) = parts.machine {
+        read_machine(&shared, settings, root_dir).await?;
     }
     // Each level ends after the one before: parts, workers, then those who look and tell.
     let stop_parts = CancellationToken::new();
@@ -226,7 +229,15 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         },
         stop_parts.clone(),
     );
-    tasks.spawn(async move { Ended::Parts(working.await) }.in_current_span());
+    let parts_ended = CancellationToken::new();
+    let told_by = parts_ended.clone().drop_guard();
+    tasks.spawn(
+        async move {
+            let _told_by = told_by;
+            Ended::Parts(working.await)
+        }
+        .in_current_span(),
+    );
     let feeds = feeds(
         &shared,
         &parts.sources,
@@ -260,10 +271,13 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         .borrow()
         .status()
         .is_none_or(|status| status.survives_restart);
-    if outcome.is_ok() && (parts.on_stop == OnStop::StopPods || !survives) {
+    let ends_pods = outcome.is_ok() && (parts.on_stop == OnStop::StopPods || !survives);
+    // Parts first, while what they work with still answers; they get a part of the time.
+    stop_parts.cancel();
+    let _ = tokio::time::timeout_at(part_of(deadline, 0.3), parts_ended.cancelled()).await;
+    if ends_pods {
         stop_pods(&shared, deadline).await;
     }
-    stop_parts.cancel();
     stop_workers.cancel();
     let mut report = StopReport::default();
     let ended = tokio::time::timeout_at(deadline, async {
@@ -280,7 +294,9 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         while workers.join_next().await.is_some() {}
         while looping.join_next().await.is_some() {}
     }
-    report.still_running = still_running(&shared, parts.on_stop);
+    if ends_pods {
+        report.still_running = still_running(&shared);
+    }
     stop_rest.cancel();
     // A part that does not stop in time is dropped like everything else.
     let _ = tokio::time::timeout_at(deadline, async { while tasks.join_next().await.is_some() {} }).await;
@@ -301,10 +317,11 @@ fn early_end(ended: Option<Result<Ended, JoinError>>) -> Result<(), RunError> {
     }
 }
 
-async fn read_machine(shared: &Shared, settings: NodeSettings) -> Result<(), RunError> {
-    let read = tokio::task::spawn_blocking(|| {
-        let root = std::path::Path::new("/");
-        MachineInfo::read(root, root)
+async fn read_machine(shared: &Shared, settings: NodeSettings, root_dir: PathBuf) -> Result<(), RunError> {
+    let read = tokio::task::spawn_blocking(move || {
+        // Its file system is what pods share; before the first start it may not be there yet.
+        let root_dir = root_dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+        MachineInfo::read(Path::new("/"), root_dir)
     })
     .await
     .map_err(RunError::Panicked)?;
@@ -370,6 +387,8 @@ fn feeds(
 
 /// Ends all pods, as far as the time allows.
 async fn stop_pods(shared: &Shared, deadline: Instant) {
+    // Nothing is started any more, whatever the sources say meanwhile.
+    shared.stopping.store(true, Ordering::Relaxed);
     let links: Vec<_> = shared.workers().values().cloned().collect();
     // Something must be left for the runtime to kill what did not end, and for the end of this run.
     let time = deadline.saturating_duration_since(Instant::now()).mul_f64(0.6);
@@ -385,11 +404,13 @@ async fn stop_pods(shared: &Shared, deadline: Instant) {
             let _ = link.stage.wait_for(|stage| *stage >= Stage::Terminated).await;
         }
     };
-    let _ = tokio::time::timeout_at(
-        deadline - deadline.saturating_duration_since(Instant::now()).mul_f64(0.1),
-        all_down,
-    )
-    .await;
+    let _ = tokio::time::timeout_at(part_of(deadline, 0.9), all_down).await;
+}
+
+/// The time at which that part of what is left until then has passed.
+fn part_of(deadline: Instant, part: f64) -> Instant {
+    let now = Instant::now();
+    now + deadline.saturating_duration_since(now).mul_f64(part)
 }
 
 fn in_flight(shared: &Shared) -> Vec<(PodUid, Vec<String>)> {
@@ -401,10 +422,7 @@ fn in_flight(shared: &Shared) -> Vec<(PodUid, Vec<String>)> {
         .collect()
 }
 
-fn still_running(shared: &Shared, on_stop: OnStop) -> Vec<PodUid> {
-    if on_stop == OnStop::LeavePods {
-        return Vec::new();
-    }
+fn still_running(shared: &Shared) -> Vec<PodUid> {
     shared
         .workers()
         .iter()

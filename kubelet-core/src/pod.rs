@@ -67,7 +67,7 @@ impl PodRecord {
             spec: pod.spec.clone(),
             status: None,
         };
-        let facts = Arc::new(PodFacts::compute(&copy, &source, source_kind)?);
+        let facts = Arc::new(PodFacts::compute(&copy, source_kind)?);
         Ok(Self {
             pod: copy,
             facts,
@@ -167,9 +167,7 @@ impl PodRecord {
             self.pod
                 .metadata
                 .deletion_grace_period_seconds
-                .map_or(self.facts.termination_grace, |s| {
-                    Duration::from_secs(u64::try_from(s).unwrap_or(0))
-                })
+                .map_or(self.facts.termination_grace, facts::duration_of_seconds)
         })
     }
 

@@ -233,7 +233,7 @@ fn two_of_a_name_never_run() {
             also while others wait | s1 !s0 | a#1 running s0, a#0 running s0 | kill:a#1(superfluous) kill:a#0(superfluous) keep:s1 init:i
             an init container | s1 !s0 | i#0 running s0 | kill:i#0(superfluous) keep:s1 init:i
         Always: c:a
-            not one of ours to judge | s0 | a#0 running s0, x#0 running s0 | keep:s0
+            one that the spec no longer names | s0 | a#0 running s0, x#0 running s0 | kill:x#0(superfluous) keep:s0
         ",
     );
 }

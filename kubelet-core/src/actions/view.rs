@@ -96,6 +96,20 @@ impl<'a> View<'a> {
             .collect()
     }
 
+    /// Stops what runs, or may run, under a name that is not in the spec: the pod was changed while it ran.
+    pub(super) fn strangers(&self) -> Vec<KillAction> {
+        let may_run = |state| matches!(state, ContainerState::Running | ContainerState::Unknown);
+        self.observed
+            .containers
+            .iter()
+            .filter(|seen| may_run(seen.state) && self.pod.facts().container(&seen.name).is_none())
+            .map(|seen| {
+                let message = format!("Stopping container {}", seen.name);
+                kill(seen, ContainerKillCause::Superfluous, message)
+            })
+            .collect()
+    }
+
     /// Whether a container's definition is another than the one it was made with. Where that one is not told, it is
     /// taken for the same: what is not known restarts nothing.
     pub(super) fn definition_changed(&self, seen: &ObservedContainer) -> bool {

@@ -4,6 +4,7 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
@@ -35,6 +36,8 @@ struct State {
     active: Arc<ActivePods>,
     node: Arc<NodeView>,
     rejections: Rejections,
+    /// Pods that are being ended: what they hold is about to be free.
+    leaving: BTreeSet<PodUid>,
 }
 
 impl Ledger {
@@ -47,6 +50,7 @@ impl Ledger {
                 active: Arc::default(),
                 node,
                 rejections: Rejections::default(),
+                leaving: BTreeSet::new(),
             }),
         }
     }
@@ -68,9 +72,23 @@ impl Ledger {
             active,
             node,
             rejections,
+            leaving,
         } = &mut *state;
         let mut others = Others::without(Arc::make_mut(active), pod.uid());
-        let answer = self.ask(&AdmitRequest::new(operation, pod, others.active, node));
+        let mut answer = self.ask(&AdmitRequest::new(operation, pod, others.active, node));
+        if let Admission::Reject { reason, message } = &answer
+            && leaving.iter().any(|uid| others.active.get(uid).is_some())
+        {
+            // Refused for good only if it would be without the pods that are on their way out: the edited version of a
+            // static pod comes while the old one still holds its ports.
+            let mut staying = others.active.clone();
+            for uid in leaving.iter() {
+                staying.remove(uid);
+            }
+            if self.ask(&AdmitRequest::new(operation, pod, &staying, node)) == Admission::Admit {
+                answer = Admission::not_yet(reason.clone(), message.clone());
+            }
+        }
         match &answer {
             Admission::Admit => others.admit(pod),
             Admission::NotYet { .. } if operation == Operation::Restored => others.admit(pod),
@@ -84,8 +102,17 @@ impl Ledger {
     /// are worth asking about again.
     pub fn release(&self, uid: &PodUid) -> bool {
         let mut state = self.lock();
+        state.leaving.remove(uid);
         // Looked up first: a call for nothing must not copy pods that a view still shares.
         state.active.get(uid).is_some() && Arc::make_mut(&mut state.active).remove(uid).is_some()
+    }
+
+    /// Says that a pod is being ended: whoever does not fit only because of it is told to wait.
+    pub fn mark_leaving(&self, uid: &PodUid) {
+        let mut state = self.lock();
+        if state.active.get(uid).is_some() {
+            state.leaving.insert(uid.clone());
+        }
     }
 
     /// Takes a newer record of an admitted pod. What the pod holds stays as admitted, until a

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::ContainerPort;
 use super::ContainerSyncer;
 use super::images::PresentImage;
 use super::resources::linux_resources;
-use super::start::StartError;
+use super::start::{CONFIG_ERROR, StartError};
 use super::sync::Ground;
 use super::user::{container_security, sandbox_security};
 use crate::env::{EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
@@ -20,8 +20,6 @@ use crate::ids::PodUid;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label};
 use crate::syncer::{StepContext, SyncError};
-
-const CONFIG_ERROR: &str = "CreateContainerConfigError";
 
 impl ContainerSyncer {
     pub(super) fn sandbox_config(&self, pod: &PodRecord, attempt: u32) -> Result<SandboxConfig, SyncError> {
@@ -83,13 +81,14 @@ impl ContainerSyncer {
 
     pub(super) async fn container_config(
         &self,
+        cx: &StepContext,
         ground: &Ground<'_>,
         view: &ContainerView<'_>,
         image: &PresentImage,
     ) -> Result<ContainerConfig, StartError> {
         let pod = &*ground.work.pod;
         let (restart_count, log_path) = self.restart_count(ground, view).await?;
-        let env = self.environment(ground, view).await?;
+        let env = self.environment(cx, ground, view).await?;
         let node = self.node.ledger.node();
         let memory_capacity = node.capacity.get("memory").map_or(0, |q| q.value());
         let mut config = ContainerConfig::new(view.name(), restart_count, image.image.clone());
@@ -146,7 +145,12 @@ impl ContainerSyncer {
         Ok((count, log_path))
     }
 
-    async fn environment(&self, ground: &Ground<'_>, view: &ContainerView<'_>) -> Result<crate::env::Env, StartError> {
+    async fn environment(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        view: &ContainerView<'_>,
+    ) -> Result<crate::env::Env, StartError> {
         let pod = &*ground.work.pod;
         let node = self.node.ledger.node();
         let pod_ips = if pod.facts().host_network {
@@ -165,9 +169,19 @@ impl ContainerSyncer {
         if pod.is_static() {
             request = request.with_static_pod();
         }
-        build_env(&request)
-            .await
-            .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))
+        // Objects come from wherever the embedder has them: a source that does not answer must not hold the pod.
+        let limit = self.node.settings.runtime_request_timeout;
+        tokio::select! {
+            biased;
+            () = cx.stop.cancelled() => Err(StartError::Stopped),
+            built = tokio::time::timeout(limit, build_env(&request)) => match built {
+                Ok(env) => env.map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error))),
+                Err(_) => Err(StartError::failed(
+                    CONFIG_ERROR,
+                    format!("no answer from the source of objects within {limit:?}"),
+                )),
+            },
+        }
     }
 
     /// The host file that the container writes its termination message to.

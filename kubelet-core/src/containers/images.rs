@@ -66,9 +66,15 @@ impl ContainerSyncer {
         if policy != "Always" {
             let present = self.inspect(cx, pod, view, &image).await?;
             if let Some(record) = present {
-                let message =
-                    format!("Container image \"{asked}\" already present on machine and can be accessed by the pod");
-                self.say(cx, pod, view, EventType::Normal, "Pulled", message);
+                let is_repeated = super::lock(&self.memory_of(pod.uid()))
+                    .uncertain
+                    .contains_key(view.name());
+                if !is_repeated {
+                    let message = format!(
+                        "Container image \"{asked}\" already present on machine and can be accessed by the pod"
+                    );
+                    self.say(cx, pod, view, EventType::Normal, "Pulled", message);
+                }
                 return Ok(PresentImage {
                     image,
                     record: Some(record),
@@ -81,9 +87,7 @@ impl ContainerSyncer {
             }
         }
         self.check_pull_backoff(cx, pod, view, &image)?;
-        self.pull(cx, pod, view, &image).await?;
-        // A pull that has just succeeded tells where the image is; its user is a detail that may be missing.
-        let record = self.images.images.status(&image, "").await.ok().flatten();
+        let record = self.pull(cx, pod, view, &image).await?;
         Ok(PresentImage { image, record })
     }
 
@@ -142,7 +146,7 @@ impl ContainerSyncer {
         pod: &PodRecord,
         view: &ContainerView<'_>,
         image: &ImageRef,
-    ) -> Result<(), StartError> {
+    ) -> Result<Option<ImageRecord>, StartError> {
         let asked = &image.asked;
         self.say(
             cx,
@@ -174,21 +178,24 @@ impl ContainerSyncer {
                     memory.pulls.forget(&image.name);
                     memory.pull_errors.remove(&image.name);
                 }
-                let size = self
-                    .images
-                    .images
-                    .status(image, "")
-                    .await
-                    .ok()
-                    .flatten()
-                    .map_or(0, |record| record.size_bytes);
+                // Its size and user are details that may be missing.
+                let looked = tokio::select! {
+                    biased;
+                    () = cx.stop.cancelled() => return Err(StartError::Stopped),
+                    looked = tokio::time::timeout(
+                        self.node.settings.runtime_request_timeout,
+                        self.images.images.status(image, ""),
+                    ) => looked,
+                };
+                let record = looked.ok().and_then(Result::ok).flatten();
+                let size = record.as_ref().map_or(0, |record| record.size_bytes);
                 let message = format!(
                     "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {size} bytes.",
                     go_duration(begun.elapsed()),
                     go_duration(asked_at.elapsed()),
                 );
                 self.say(cx, pod, view, EventType::Normal, "Pulled", message);
-                Ok(())
+                Ok(record)
             }
             Err(error) => {
                 let reason = match &error {

@@ -27,6 +27,14 @@ pub(super) enum KillError {
 }
 
 impl KillError {
+    /// Whether the runtime was away, so that nobody was asked to stop.
+    fn nothing_happened(&self) -> bool {
+        matches!(
+            self,
+            Self::Runtime(RuntimeError::Unavailable { .. } | RuntimeError::Busy { .. })
+        )
+    }
+
     pub(super) fn into_sync_error(self, what: impl Into<String>) -> SyncError {
         match self {
             Self::Stopped => SyncError::Stopped,
@@ -88,15 +96,19 @@ impl StopOrder {
 impl ContainerSyncer {
     pub(super) async fn terminate_pod(&self, cx: &StepContext, doomed: Doomed<'_>) -> Result<(), SyncError> {
         let observed = doomed.observed();
-        let grace = GraceClock::of_termination(cx.wish.clone());
         let memory = self.memory_of(doomed.uid());
         let began = *super::lock(&memory).end_began.get_or_insert_with(Instant::now);
+        let grace = GraceClock::of_termination(began, cx.wish.clone());
         let pod = match doomed {
             Doomed::Pod(work) => Some(&*work.pod),
             Doomed::Orphan(_) => None,
         };
         let killed = self.kill_containers(cx, pod, observed, &grace).await;
         if let Err(error) = killed {
+            if error.nothing_happened() {
+                // No container was asked yet: all its time is still to come.
+                super::lock(&memory).end_began = None;
+            }
             // The sandbox takes what still runs down at once: not before the containers have had their time.
             let had_their_time = began.elapsed()
                 > cx.wish
@@ -108,7 +120,12 @@ impl ContainerSyncer {
                 return Err(error.into_sync_error("cannot stop containers"));
             }
         }
-        self.stop_sandboxes(cx, observed).await
+        self.stop_sandboxes(cx, observed).await?;
+        // Whatever turns up late gets its own time.
+        let mut memory = super::lock(&memory);
+        memory.end_began = None;
+        memory.prepared_to_stop.clear();
+        Ok(())
     }
 
     /// Stops all containers of a pod side by side, sidecars in their order, then its sandboxes.
@@ -200,14 +217,27 @@ impl ContainerSyncer {
         order: Option<&StopOrder>,
     ) -> Result<(), KillError> {
         let view = pod.and_then(|pod| pod.container(name).map(|view| (pod, view)));
-        if let Some((pod, view)) = &view {
+        let is_first = match pod {
+            Some(pod) => {
+                let memory = self.memory_of(pod.uid());
+                super::lock(&memory).prepared_to_stop.insert(id.clone())
+            }
+            None => true,
+        };
+        if let Some((pod, view)) = view.as_ref().filter(|_| is_first) {
             cx.events.record(Event::new(
                 EventSubject::container(pod, view),
                 EventType::Normal,
                 "Killing",
                 message,
             ));
-            self.pre_stop(cx, pod, view, id, &mut grace).await?;
+            let prepared = self.pre_stop(cx, pod, view, id, &mut grace).await;
+            if let Err(error) = prepared {
+                // Cut short: whoever stops it next runs the hook again.
+                let memory = self.memory_of(pod.uid());
+                super::lock(&memory).prepared_to_stop.remove(id);
+                return Err(error);
+            }
         }
         if let Some(order) = order {
             tokio::select! {
@@ -259,6 +289,7 @@ impl ContainerSyncer {
     /// Asks the runtime to stop a container; asks again, beside the first call, when its grace has become less.
     async fn stop_within(&self, cx: &StepContext, id: &ContainerId, grace: &mut GraceClock) -> Result<(), KillError> {
         let mut calls = FuturesUnordered::new();
+        let mut asked = grace.deadline();
         calls.push(self.call_stop(&cx.notes, id, grace.remaining().max(LEAST_STOP_GRACE)));
         loop {
             tokio::select! {
@@ -272,7 +303,8 @@ impl ContainerSyncer {
                     None => return Ok(()),
                 },
                 () = cx.stop.cancelled() => return Err(KillError::Stopped),
-                () = grace.shortened() => {
+                () = grace.cut_below(asked) => {
+                    asked = grace.deadline();
                     calls.push(self.call_stop(&cx.notes, id, grace.remaining().max(LEAST_STOP_GRACE)));
                 }
             }

@@ -1,11 +1,13 @@
 //! What is remembered of a pod between steps. Lost with the agent, like upstream's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::backoff::{CrashBackoff, CrashBackoffSettings, KeyedBackoff};
-use crate::ids::SandboxId;
+use crate::ids::{ContainerId, SandboxId};
 use crate::settings::Settings;
 
 #[derive(Debug)]
@@ -20,9 +22,29 @@ pub(super) struct PodMemory {
     pub(super) initialized_in: Option<SandboxId>,
     /// When the pod's containers were first asked to stop for good.
     pub(super) end_began: Option<Instant>,
+    /// Containers whose end was told and whose pre-stop hook has had its time, so that a repeated stop does neither again.
+    pub(super) prepared_to_stop: BTreeSet<ContainerId>,
+    /// Sandboxes that do not last.
+    pub(super) sandboxes: KeyedBackoff<()>,
+    /// Restarts of all containers.
+    pub(super) resets: KeyedBackoff<()>,
+    /// How often in a row the outcome of making or starting something was unknown, by container; empty: the sandbox.
+    pub(super) uncertain: BTreeMap<String, u32>,
+}
+
+/// The pauses after calls whose outcome is unknown: from 2 s on, doubled, up to 30 s.
+fn uncertain_pause(times: u32) -> Duration {
+    Duration::from_secs(2_u64.saturating_pow(times.max(1)).min(30))
 }
 
 impl PodMemory {
+    /// Notes that an outcome is unknown once more. Gives the pause before the next look, and whether it is time to say so.
+    pub(super) fn uncertain_again(&mut self, what: &str) -> (Duration, u32) {
+        let times = self.uncertain.entry(what.to_owned()).or_default();
+        *times += 1;
+        (uncertain_pause(*times), *times)
+    }
+
     pub(super) fn new(settings: &Settings) -> Self {
         let mut crash = CrashBackoffSettings::default();
         (crash.initial, crash.max) = settings.crash_backoff;
@@ -32,6 +54,10 @@ impl PodMemory {
             pull_errors: BTreeMap::new(),
             initialized_in: None,
             end_began: None,
+            prepared_to_stop: BTreeSet::new(),
+            sandboxes: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
+            resets: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
+            uncertain: BTreeMap::new(),
         }
     }
 }

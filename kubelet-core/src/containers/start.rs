@@ -14,6 +14,9 @@ use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerState, CreateContainer, RuntimeError};
 use crate::syncer::StepContext;
 
+/// The reason of what cannot be made from its spec.
+pub(super) const CONFIG_ERROR: &str = "CreateContainerConfigError";
+
 /// A container was started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Started;
@@ -60,11 +63,24 @@ impl ContainerSyncer {
         adopt: Option<&ContainerId>,
     ) -> Result<Started, StartError> {
         let pod = &*ground.work.pod;
-        self.check_crash_backoff(cx, ground, view)?;
+        if let Some(target) = view.target_container()
+            && ground.work.observed.newest(target).is_none()
+        {
+            let failed = StartError::failed(CONFIG_ERROR, format!("unable to find target container {target}"));
+            self.tell_failed(cx, pod, view, &failed);
+            return Err(failed);
+        }
         let id = match adopt {
+            // It was made when it was its time; it only was not started.
             Some(id) => id.clone(),
-            None => self.create(cx, ground, view).await?,
+            None => {
+                self.check_crash_backoff(cx, ground, view)?;
+                self.create(cx, ground, view).await?
+            }
         };
+        if cx.stop.is_cancelled() {
+            return Err(StartError::Stopped);
+        }
         match self.call_start(&cx.notes, &id).await {
             Ok(()) => {}
             Err(error) => {
@@ -148,7 +164,7 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(StartError::Stopped);
         }
-        let config = match self.container_config(ground, view, &image).await {
+        let config = match self.container_config(cx, ground, view, &image).await {
             Ok(config) => config,
             Err(failed) => {
                 self.tell_failed(cx, pod, view, &failed);
@@ -194,13 +210,32 @@ impl ContainerSyncer {
         let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
             return Ok(());
         };
-        let failed = tokio::select! {
-            biased;
-            () = cx.stop.cancelled() => return Err(StartError::Stopped),
-            ended = self.run_hook(&cx.notes, id, hook, None) => match ended {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            },
+        // A hook runs once: a new spec is no reason to leave its outcome unknown, an end of the pod or the kubelet is.
+        let begun_with = cx.wish.borrow().spec_revision;
+        let mut wish = cx.wish.clone();
+        let run = self.run_hook(&cx.notes, id, hook, None);
+        tokio::pin!(run);
+        let mut is_asked = false;
+        let failed = loop {
+            tokio::select! {
+                biased;
+                () = cx.stop.cancelled(), if !is_asked => {
+                    is_asked = true;
+                    let wish = wish.borrow();
+                    if wish.terminate.is_some() || wish.spec_revision == begun_with {
+                        return Err(StartError::Stopped);
+                    }
+                }
+                ended = &mut run => match ended {
+                    Ok(()) => return Ok(()),
+                    Err(error) => break error,
+                },
+                _ = wish.changed(), if is_asked => {
+                    if wish.borrow_and_update().terminate.is_some() {
+                        return Err(StartError::Stopped);
+                    }
+                }
+            }
         };
         tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
         self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());

@@ -13,11 +13,14 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::SandboxId;
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
-use crate::runtime::{SandboxConfig, SandboxState};
+use crate::runtime::{RuntimeError, SandboxConfig, SandboxState};
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
 
-/// How soon a pod is looked into again after a call whose outcome is unknown: its object may turn up late.
-const UNCERTAIN_RETRY: Duration = Duration::from_secs(2);
+/// From how many unknown outcomes in a row on they are shown.
+const SHOWN_FROM: u32 = 3;
+
+/// The sandbox among the things whose outcome may be unknown: no container is named so.
+const SANDBOX: &str = "";
 
 /// What the containers of a pod are started in.
 pub(super) struct Ground<'a> {
@@ -55,6 +58,9 @@ impl ContainerSyncer {
         if actions.is_empty() {
             return Ok(Synced::Settled);
         }
+        if let Some(until) = self.held_back(pod, &actions) {
+            return Ok(Synced::Again(until));
+        }
         self.make_room(cx, work, &actions).await?;
         if let SandboxAction::None = actions.sandbox {
             return Ok(Synced::Settled);
@@ -66,6 +72,28 @@ impl ContainerSyncer {
             return Ok(Synced::Settled);
         };
         self.start_all(cx, &ground, &actions).await
+    }
+
+    /// Holds back what would go round without end: sandboxes that do not last, and restarts of all containers. The first
+    /// repetition is free, like that of a container.
+    fn held_back(&self, pod: &PodRecord, actions: &PodActions) -> Option<Instant> {
+        let now = Instant::now();
+        let memory = self.memory_of(pod.uid());
+        let mut memory = super::lock(&memory);
+        let replaces = matches!(actions.sandbox, SandboxAction::Create { attempt, .. } if attempt > 0);
+        if replaces {
+            if let Some(until) = memory.sandboxes.until(&(), now) {
+                return Some(until);
+            }
+            memory.sandboxes.next((), now);
+        }
+        if !actions.reset.is_empty() {
+            if let Some(until) = memory.resets.until(&(), now) {
+                return Some(until);
+            }
+            memory.resets.next((), now);
+        }
+        None
     }
 
     fn decide(&self, work: &PodWork) -> PodActions {
@@ -185,26 +213,26 @@ impl ContainerSyncer {
                     Ok(id) => id,
                     // It may be there already, or turn up later: the next look tells, and it is then used.
                     Err(error) if error.must_look_first() => {
-                        tracing::debug!(pod = %pod.key(), error = &error as &dyn std::error::Error, "sandbox uncertain");
+                        let memory = self.memory_of(pod.uid());
+                        let (pause, times) = super::lock(&memory).uncertain_again(SANDBOX);
+                        if times == SHOWN_FROM {
+                            self.tell_no_sandbox(cx, pod, &error);
+                        }
                         return Err(SyncError::Failed {
-                            what: format!("cannot create pod sandbox: {error}"),
-                            retry_at: Some(Instant::now() + UNCERTAIN_RETRY),
+                            what: "cannot create pod sandbox".to_owned(),
+                            retry_at: Some(Instant::now() + pause),
                             source: Some(error.into()),
                         });
                     }
                     Err(error) => {
                         // A pod that is being ended does not care.
                         if !cx.stop.is_cancelled() {
-                            cx.events.record(Event::new(
-                                EventSubject::pod(pod),
-                                EventType::Warning,
-                                "FailedCreatePodSandBox",
-                                format!("Failed to create pod sandbox: {}", crate::error::error_chain(&error)),
-                            ));
+                            self.tell_no_sandbox(cx, pod, &error);
                         }
                         return Err(SyncError::failed("cannot create pod sandbox", error));
                     }
                 };
+                super::lock(&self.memory_of(pod.uid())).uncertain.remove(SANDBOX);
                 let status = match self.call_sandbox_status(&cx.notes, &sandbox_id).await {
                     Ok(status) => status,
                     Err(error) => {
@@ -235,6 +263,15 @@ impl ContainerSyncer {
                 }))
             }
         }
+    }
+
+    fn tell_no_sandbox(&self, cx: &StepContext, pod: &PodRecord, error: &RuntimeError) {
+        cx.events.record(Event::new(
+            EventSubject::pod(pod),
+            EventType::Warning,
+            "FailedCreatePodSandBox",
+            format!("Failed to create pod sandbox: {}", crate::error::error_chain(error)),
+        ));
     }
 
     async fn start_all(
@@ -281,18 +318,28 @@ impl ContainerSyncer {
         };
         match self.start_container(cx, ground, &view, start.adopt.as_ref()).await {
             Ok(Started) => {
+                let memory = self.memory_of(ground.work.pod.uid());
+                super::lock(&memory).uncertain.remove(&start.name);
                 cx.notes.started(&start.name);
                 Ok(true)
             }
             Err(StartError::Stopped) => Err(SyncError::Stopped),
             Err(StartError::Uncertain(error)) => {
-                tracing::debug!(
-                    pod = %ground.work.pod.key(),
-                    container = start.name,
-                    error = &error as &dyn std::error::Error,
-                    "start uncertain"
-                );
-                outcome.retry(Instant::now() + UNCERTAIN_RETRY);
+                let memory = self.memory_of(ground.work.pod.uid());
+                let (pause, times) = super::lock(&memory).uncertain_again(&start.name);
+                if times >= SHOWN_FROM {
+                    let reason = if start.adopt.is_some() {
+                        "RunContainerError"
+                    } else {
+                        "CreateContainerError"
+                    };
+                    let text = crate::error::error_chain(&error);
+                    if times == SHOWN_FROM {
+                        self.warn(cx, &ground.work.pod, &view, "Failed", format!("Error: {text}"));
+                    }
+                    cx.notes.start_failed(&start.name, reason, text);
+                }
+                outcome.retry(Instant::now() + pause);
                 Ok(false)
             }
             Err(StartError::Failed {

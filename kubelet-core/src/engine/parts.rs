@@ -1,10 +1,13 @@
 //! Parts with work of their own: started at their phase, joined, restarted where that can help, stopped in reverse order.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::gate::GateView;
@@ -119,7 +122,21 @@ async fn run_part(part: &Arc<dyn Runnable>, cx: &PartsContext, stop: Cancellatio
     }
     let mut pause = RESTART_BACKOFF.0;
     loop {
-        let error = match part.run(cx.node.clone(), stop.clone()).await {
+        let begun = Instant::now();
+        // A part that panics is a bug in that part, and costs no more than one that fails.
+        let ended = AssertUnwindSafe(part.run(cx.node.clone(), stop.clone()))
+            .catch_unwind()
+            .await;
+        let ended = ended.unwrap_or_else(|_| {
+            Err(RunnableError::Failed {
+                what: "the part panicked".to_owned(),
+                source: "see the log of panics".into(),
+            })
+        });
+        if begun.elapsed() > RESTART_BACKOFF.1 {
+            pause = RESTART_BACKOFF.0;
+        }
+        let error = match ended {
             Ok(()) => {
                 cx.health.set(part.name(), None);
                 return Ok(());

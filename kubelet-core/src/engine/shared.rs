@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: EngineMetrics,
     /// Something was given back to the ledger: pods that were told "not yet" may be asked again.
     pub(crate) freed: Notify,
+    /// The kubelet ends its pods: none is started any more.
+    pub(crate) stopping: AtomicBool,
     pub(crate) workers: Mutex<BTreeMap<PodUid, WorkerLink>>,
 }
 

@@ -212,7 +212,10 @@ impl SyncLoop {
 
     fn command(&mut self, command: Command) {
         match command {
-            Command::Kill { uid, termination } => self.wish(&uid, |wish| wish.end(termination)),
+            Command::Kill { uid, termination } => {
+                self.shared.ledger.mark_leaving(&uid);
+                self.wish(&uid, |wish| wish.end(termination));
+            }
         }
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct WorkerEnd {
     pub(super) uid: PodUid,
     /// Whether nothing is left to do for the pod; otherwise the kubelet is stopping.
     pub(super) finished: bool,
+    /// The wish that it ended with: a later one is yet to be dealt with.
+    pub(super) taken: PodWish,
 }
 
 #[derive(Debug)]
@@ -91,6 +93,8 @@ pub(super) struct Worker {
     /// The pod's status before this life of the agent, where one is known.
     restored: Option<Arc<PodStatus>>,
     saved: Essence,
+    /// The last status says what the checkpoint on disk does not.
+    unsaved: bool,
     /// Termination messages of the ended containers that are there, by id.
     messages: BTreeMap<ContainerId, Option<String>>,
     acquired: bool,
@@ -137,6 +141,7 @@ impl Worker {
             mark: Seq::default(),
             restored,
             saved: Essence::default(),
+            unsaved: false,
             messages: BTreeMap::new(),
             acquired: false,
             dirty: false,
@@ -157,6 +162,9 @@ impl Worker {
                 Ok(turn) => turn,
                 Err(_) => {
                     tracing::error!("a pod worker panicked and goes on");
+                    // Nobody knows what the step did before.
+                    self.mark = self.shared.cache.mark();
+                    self.shared.relist.relist(&self.uid);
                     self.hold_until = Some(Instant::now() + self.shared.settings.error_backoff);
                     self.idle(self.hold_until).await;
                     AGAIN
@@ -176,6 +184,7 @@ impl Worker {
         WorkerEnd {
             uid: self.uid,
             finished,
+            taken: self.taken,
         }
     }
 
@@ -199,6 +208,7 @@ impl Worker {
     /// Takes a wish in that this worker came to by itself.
     fn end_pod(&mut self, termination: Termination) {
         self.wisher.send_modify(|wish| wish.end(termination));
+        self.shared.ledger.mark_leaving(&self.uid);
         self.go(State::Terminating);
     }
 
@@ -449,6 +459,13 @@ impl Worker {
             }
         };
         if observed.may_run() {
+            let error = SyncError::Failed {
+                what: "a container may still run although it was stopped".to_owned(),
+                retry_at: None,
+                source: None,
+            };
+            self.failed_to_end(wish.pod.as_deref(), "FailedKillPod", "error killing pod", &error)
+                .await;
             return AGAIN;
         }
         let wish = self.wish.borrow_and_update().clone();
@@ -480,6 +497,10 @@ impl Worker {
                 .await;
             return AGAIN;
         }
+        // What came meanwhile may ask for more to be cleared up, or for another last word.
+        if !self.wish.borrow().is_as_before(&self.taken) {
+            return AGAIN;
+        }
         if let Some(pod) = &wish.pod {
             self.publish_finished(pod, &wish).await;
         }
@@ -505,6 +526,18 @@ impl Worker {
 
     /// Waits for a new wish or for a time; for neither if a wish arrived during the last step.
     async fn idle(&mut self, until: Option<Instant>) {
+        // More than a wake-up is never put off.
+        if !self.wish.borrow().is_as_before(&self.taken) {
+            return;
+        }
+        // What could not be written is tried again.
+        let until = match (until, self.unsaved) {
+            (until, false) => until,
+            (until, true) => {
+                let again = Instant::now() + self.shared.settings.error_backoff;
+                Some(until.map_or(again, |until| until.min(again)))
+            }
+        };
         loop {
             let pause = self.hold_until.filter(|at| *at > Instant::now());
             if self.dirty && pause.is_none() {

@@ -5,12 +5,18 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{ContainerKind, ContainerView, PodRecordError, QosClass, RestartPolicy, container_hash, qos_class};
-use crate::ids::{PodKey, PodUid, SourceName};
+use crate::ids::{PodKey, PodUid};
 use crate::runtime::annotation;
 use crate::source::SourceKind;
 
 /// The priority from which a pod counts as critical. Source: kubelet 1.36, `types/pod_update.go`.
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// A time from the API: never negative, and at most ten years, so that it can be added to any instant.
+pub(super) fn duration_of_seconds(seconds: i64) -> Duration {
+    const MOST: u64 = 10 * 365 * 86_400;
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0).min(MOST))
+}
 
 /// What was computed of one container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +63,7 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
-    pub(super) fn compute(pod: &Pod, source: &SourceName, kind: SourceKind) -> Result<Self, PodRecordError> {
+    pub(super) fn compute(pod: &Pod, kind: SourceKind) -> Result<Self, PodRecordError> {
         let text = |field: &Option<String>, name| {
             field
                 .as_deref()
@@ -77,8 +83,7 @@ impl PodFacts {
             .annotations
             .as_ref()
             .is_some_and(|a| a.contains_key(annotation::CONFIG_MIRROR));
-        let seconds = |value: Option<i64>| value.map(|s| Duration::from_secs(u64::try_from(s).unwrap_or(0)));
-        let _ = source;
+        let seconds = |value: Option<i64>| value.map(duration_of_seconds);
         Ok(Self {
             uid: PodUid::from(uid),
             key: PodKey::new(namespace, name),

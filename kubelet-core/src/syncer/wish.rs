@@ -11,6 +11,9 @@ use crate::status::StatusOverride;
 /// The time that the containers of a pod get which nobody wishes for. Source: kubelet 1.36, `kubelet_pods.go`.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
+/// The most time that a termination gives: as good as for ever, and far from what instants can hold.
+const MOST_GRACE: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// The least time that a termination gives: the kubelet's floor. Source: kubelet 1.36, `pod_workers.go`.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
 
@@ -57,7 +60,7 @@ impl Termination {
     #[must_use]
     pub fn new(cause: KillCause, grace: Duration) -> Self {
         Self {
-            grace: grace.max(LEAST_GRACE),
+            grace: grace.clamp(LEAST_GRACE, MOST_GRACE),
             shortened_at: Instant::now(),
             cause,
             evicted: cause == KillCause::Evicted,
@@ -83,7 +86,8 @@ impl Termination {
             self.shortened_at = later.shortened_at;
         }
         self.evicted |= later.evicted;
-        if later.status.is_some() {
+        // A rejection stays one, whatever is said of the pod afterwards.
+        if later.status.is_some() && self.cause != KillCause::Rejected {
             self.status = later.status;
         }
     }
@@ -118,6 +122,8 @@ pub struct PodWish {
     pub left: bool,
     /// Counts the changes of the pod itself, but for those of the status that its source reports.
     pub revision: u64,
+    /// Counts the changes of its spec: what a step works for is no longer wished then.
+    pub spec_revision: u64,
     /// Counts the wake-ups.
     pub nudges: u64,
 }
@@ -132,6 +138,7 @@ impl PodWish {
             terminate: None,
             left: false,
             revision: 0,
+            spec_revision: 0,
             nudges: 0,
         }
     }
@@ -145,12 +152,16 @@ impl PodWish {
             terminate: Some(Termination::new(KillCause::Orphaned, ORPHAN_GRACE)),
             left: true,
             revision: 0,
+            spec_revision: 0,
             nudges: 0,
         }
     }
 
     /// Takes a newer version of the pod in.
     pub fn update(&mut self, pod: Arc<PodRecord>) {
+        if self.pod.as_ref().is_none_or(|before| before.spec() != pod.spec()) {
+            self.spec_revision += 1;
+        }
         self.pod = Some(pod);
         self.revision += 1;
     }
@@ -164,12 +175,22 @@ impl PodWish {
     /// Whether nothing but wake-ups came since `earlier`.
     #[must_use]
     pub fn is_as_before(&self, earlier: &Self) -> bool {
+        self.revision == earlier.revision && !self.outdates_step(earlier)
+    }
+
+    /// Whether a step that began with `earlier` works for what is no longer wished. New labels alone are no reason to
+    /// give up a pull.
+    #[must_use]
+    pub fn outdates_step(&self, earlier: &Self) -> bool {
         let same_end = match (&self.terminate, &earlier.terminate) {
-            (Some(a), Some(b)) => a.grace == b.grace && a.evicted == b.evicted,
+            (Some(a), Some(b)) => a.grace == b.grace && a.evicted == b.evicted && a.cause == b.cause,
             (None, None) => true,
             _ => false,
         };
-        same_end && self.revision == earlier.revision && self.standing == earlier.standing && self.left == earlier.left
+        !same_end
+            || self.spec_revision != earlier.spec_revision
+            || self.standing != earlier.standing
+            || self.left != earlier.left
     }
 
     /// Whether the pod is only stopped because the kubelet is: the next start goes on with it.

@@ -1,6 +1,7 @@
 //! What each change of a source's pods means for wishes and workers.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Entry, SyncLoop};
 use crate::admission::{Admission, Operation};
@@ -65,6 +66,7 @@ impl SyncLoop {
             entry.pod = pod;
             entry.again = true;
             entry.left = false;
+            entry.not_yet = None;
         } else if self.leftovers.get(&uid).is_some_and(|leftover| leftover.working) {
             self.entries.insert(
                 uid,
@@ -83,6 +85,9 @@ impl SyncLoop {
 
     /// Admits a pod and starts its worker.
     pub(super) fn start(&mut self, pod: Arc<PodRecord>) {
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            return;
+        }
         let uid = pod.uid().clone();
         let leftover = self.leftovers.remove(&uid);
         let operation = if leftover.is_some() {
@@ -168,8 +173,15 @@ impl SyncLoop {
             return;
         };
         entry.pod = pod.clone();
+        if entry.again {
+            // The worker that ends is not about this one.
+            return;
+        }
         if entry.working {
             self.shared.ledger.replace(pod);
+            if end.is_some() {
+                self.shared.ledger.mark_leaving(pod.uid());
+            }
             self.wish(pod.uid(), |wish| {
                 wish.update(pod.clone());
                 if let Some(end) = end {
@@ -190,6 +202,9 @@ impl SyncLoop {
             return;
         };
         entry.pod = pod.clone();
+        if entry.again {
+            return;
+        }
         let uid = pod.uid().clone();
         self.wish(&uid, |wish| wish.reconcile(pod));
     }
@@ -199,6 +214,8 @@ impl SyncLoop {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.again = false;
         entry.left = true;
+        entry.not_yet = None;
+        self.shared.ledger.mark_leaving(uid);
         let grace = pod.deletion_grace().unwrap_or(pod.facts().termination_grace);
         let end = Termination::new(KillCause::Removed, grace);
         if entry.working {
@@ -217,6 +234,9 @@ impl SyncLoop {
 
     /// Asks again for the pods that were told "not yet".
     pub(super) fn ask_again(&mut self) {
+        if self.shared.stopping.load(Ordering::Relaxed) {
+            return;
+        }
         let waiting: Vec<Arc<PodRecord>> = self
             .entries
             .values()

@@ -9,9 +9,12 @@ use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 impl SyncLoop {
     pub(super) async fn worker_ended(&mut self, end: WorkerEnd) {
         let uid = end.uid;
-        self.shared.workers().remove(&uid);
+        let link = self.shared.workers().remove(&uid);
         if !end.finished {
             return;
+        }
+        if let Some(entry) = self.entries.get_mut(&uid) {
+            entry.not_yet = None;
         }
         self.shared.release(&uid);
         match self.entries.get_mut(&uid) {
@@ -21,11 +24,18 @@ impl SyncLoop {
                 self.leave(&uid).await;
                 self.start(pod);
             }
-            Some(entry) if entry.left => {
-                self.entries.remove(&uid);
-                self.leave(&uid).await;
-            }
             Some(entry) => {
+                // A wish that came while the worker ended: a deletion that a sink is to hear of, or remains to clear up.
+                let wish = link.map(|link| link.wish.borrow().clone());
+                if let Some(wish) = wish.filter(|wish| !wish.is_as_before(&end.taken)) {
+                    self.spawn(&uid, wish, None);
+                    return;
+                }
+                if entry.left {
+                    self.entries.remove(&uid);
+                    self.leave(&uid).await;
+                    return;
+                }
                 entry.working = false;
                 if self.shared.cache.current(&uid).is_some_and(|seen| !seen.is_down()) {
                     self.end_late_object(&uid);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -107,10 +107,13 @@ impl Worker {
     /// The status of a pod that waits for something before anything of it may run.
     pub(super) fn waiting_status(&self, pod: &PodRecord, reason: &str, message: &str) -> PodStatus {
         let mut status = waiting_status(pod, reason, message, self.shared.clock.now());
+        let previous = self.previous();
         // Its active time runs while it waits.
-        if let Some(start) = self.previous().start_time.clone() {
+        if let Some(start) = previous.start_time.clone() {
             status.start_time = Some(start);
         }
+        carry_over(&mut status.init_container_statuses, &previous.init_container_statuses);
+        carry_over(&mut status.container_statuses, &previous.container_statuses);
         status
     }
 
@@ -171,8 +174,12 @@ impl Worker {
         // A rejection binds only this life: after a restart there may be room.
         if essence != self.saved && !essence.is_empty() && !is_rejected {
             match self.shared.checkpoints.save(&self.uid, &status).await {
-                Ok(()) => self.saved = essence,
+                Ok(()) => {
+                    self.saved = essence;
+                    self.unsaved = false;
+                }
                 Err(error) => {
+                    self.unsaved = true;
                     tracing::warn!(
                         pod = %pod.key(),
                         error = &error as &dyn std::error::Error,
@@ -195,8 +202,18 @@ impl Worker {
     ) {
         let now = self.notes.reasons();
         if now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
-            let status = self.status_of(pod, observed);
-            self.publish(pod, status).await;
+            // What was told during the step must not be taken back: a look from before the step would seem to say that
+            // what it started is lost.
+            let status = match self.shared.cache.current(&self.uid) {
+                Some(newest) => {
+                    let newest = self.with_termination_messages(pod, newest).await;
+                    self.status_of(pod, &newest)
+                }
+                None => self.status_of(pod, observed),
+            };
+            if !crate::status::pod_is_terminal(&status) {
+                self.publish(pod, status).await;
+            }
         }
     }
 
@@ -239,6 +256,18 @@ impl Worker {
         }
         self.messages.retain(|id, _| present.contains(id));
         Arc::new(seen)
+    }
+}
+
+/// Keeps what was told of containers that ran before: their restart counts, and how they last ended.
+fn carry_over(now: &mut Option<Vec<ContainerStatus>>, before: &Option<Vec<ContainerStatus>>) {
+    for status in now.iter_mut().flatten() {
+        let Some(before) = before.iter().flatten().find(|before| before.name == status.name) else {
+            continue;
+        };
+        status.restart_count = before.restart_count;
+        let ended = before.state.as_ref().filter(|state| state.terminated.is_some());
+        status.last_state = ended.or(before.last_state.as_ref()).cloned();
     }
 }
 

@@ -91,8 +91,8 @@ impl Worker {
                         // This worker holds a sender of its own.
                         continue;
                     }
-                    let as_before = self.wish.borrow_and_update().is_as_before(&self.taken);
-                    if on_change == OnChange::Stop && !as_before {
+                    let outdated = self.wish.borrow_and_update().outdates_step(&self.taken);
+                    if on_change == OnChange::Stop && outdated {
                         cx.stop.cancel();
                     }
                     if let (OnChange::Stop, Some(pod)) = (on_change, pod) {
@@ -102,9 +102,9 @@ impl Worker {
             }
         };
         drop(step);
-        // Taken after the last change: only a later look shows all of it.
-        self.mark = self.shared.cache.mark();
         if self.notes.take_acted() {
+            // Taken after the last change: only a later look shows all of it.
+            self.mark = self.shared.cache.mark();
             self.shared.relist.relist(&self.uid);
         }
         outcome
