@@ -77,14 +77,27 @@ pub(super) fn create(view: &View<'_>, attempt: u32, replaces: Option<SandboxId>)
 }
 
 /// Whether the pod is of the kind that runs once, and did.
+///
+/// Source: kubelet 1.36 counts init containers too, and no rules of containers: a pod whose sandbox dies between its init
+/// containers and the others, or while a container waits to be restarted by its rules, then stays as it is for ever.
 fn ran_once_and_for_all(view: &View<'_>) -> bool {
-    // One that was made and never started did not run: a crash in between must not be the end of the pod.
-    view.pod.facts().restart_policy == RestartPolicy::Never
-        && view
-            .observed
-            .containers
-            .iter()
-            .any(|c| c.state != ContainerState::Created)
+    if view.pod.facts().restart_policy != RestartPolicy::Never {
+        return false;
+    }
+    let mut ran = false;
+    for container in ContainerView::regular(view.pod.spec()) {
+        match view.observed.newest(container.name()) {
+            // One that was made and never started did not run: a crash in between must not be the end of the pod.
+            Some(last) if last.state != ContainerState::Created => {
+                ran = true;
+                if runs_in_new_sandbox(view, &container) {
+                    return false;
+                }
+            }
+            _ => {}
+        }
+    }
+    ran
 }
 
 /// Whether a container would be started again after its end: the new sandbox is that end for those that run.

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::api::core::v1::{ContainerPort, ContainerState as ApiState, ContainerStateTerminated};
 
 use super::ContainerSyncer;
 use super::images::PresentImage;
@@ -19,6 +19,7 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::PodUid;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label};
+use crate::status::reason;
 use crate::syncer::{StepContext, SyncError};
 
 impl ContainerSyncer {
@@ -126,15 +127,16 @@ impl ContainerSyncer {
             .of_name(view.name())
             .map(|container| container.restart_count.max(container.attempt).saturating_add(1))
             .max();
-        let count = match by_record {
+        let by_record = match by_record {
             Some(count) => count,
             None => {
-                // Its containers are gone: its logs still tell, and the status that was last told.
+                // Its containers are gone: its logs still tell.
                 let dir = ground.sandbox.log_directory.join(view.name());
-                let by_logs = self.node.files.count_from_logs(dir).await;
-                by_logs.max(told_count(ground, view.name()))
+                self.node.files.count_from_logs(dir).await
             }
         };
+        // Records of later ones than those that are left may be gone.
+        let count = by_record.max(told_count(ground, view.name()));
         let dir = ground.sandbox.log_directory.join(view.name());
         self.node
             .files
@@ -197,10 +199,10 @@ impl ContainerSyncer {
     }
 }
 
-/// The restart count that the status last told of a container, which its next one must not fall below.
+/// The restart count that the next container of that name has, going by the status that was last told.
 fn told_count(ground: &Ground<'_>, name: &str) -> u32 {
     let status = &ground.work.status;
-    [
+    let told = [
         &status.init_container_statuses,
         &status.container_statuses,
         &status.ephemeral_container_statuses,
@@ -208,8 +210,18 @@ fn told_count(ground: &Ground<'_>, name: &str) -> u32 {
     .into_iter()
     .flatten()
     .flatten()
-    .find(|status| status.name == name)
-    .map_or(0, |status| u32::try_from(status.restart_count).unwrap_or(0))
+    .find(|status| status.name == name);
+    let Some(told) = told else { return 0 };
+    let ended = |state: &Option<ApiState>| state.as_ref().and_then(|state| state.terminated.clone());
+    let runs = told.state.as_ref().is_some_and(|state| state.running.is_some());
+    let last = ended(&told.state).or_else(|| ended(&told.last_state).filter(|_| !runs));
+    // Ends that nobody saw were counted as they were told.
+    let counted = |end: &ContainerStateTerminated| {
+        let unseen = [reason::CONTAINER_STATUS_UNKNOWN, reason::RESTARTING_ALL_CONTAINERS];
+        end.reason.as_deref().is_some_and(|reason| unseen.contains(&reason))
+    };
+    let one_more = u32::from(last.is_some_and(|end| !counted(&end)));
+    u32::try_from(told.restart_count).unwrap_or(0).saturating_add(one_more)
 }
 
 /// Our mark, on sandboxes and containers.

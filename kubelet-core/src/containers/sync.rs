@@ -55,15 +55,18 @@ impl ContainerSyncer {
             return Err(SyncError::NetworkNotReady { why });
         }
         let actions = self.decide(work);
+        // Whatever its status makes of that: nothing more will come of it.
+        let is_over = actions.sandbox == SandboxAction::None && actions.reset.is_empty() && !pod.is_deleted();
+        let without_sandbox = if is_over { Synced::Terminal } else { Synced::Settled };
         if actions.is_empty() {
-            return Ok(Synced::Settled);
+            return Ok(without_sandbox);
         }
         if let Some(until) = self.held_back(pod, &actions) {
             return Ok(Synced::Again(until));
         }
         self.make_room(cx, work, &actions).await?;
         if let SandboxAction::None = actions.sandbox {
-            return Ok(Synced::Settled);
+            return Ok(without_sandbox);
         }
         if cx.stop.is_cancelled() {
             return Err(SyncError::Stopped);
