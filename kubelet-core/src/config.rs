@@ -22,6 +22,7 @@ use crate::source::{SourceItem, SourceKind};
 use crate::state_dir::StateDir;
 use crate::validation::ApiReference;
 
+use self::claims::Claims;
 use self::compare::Difference;
 use self::entry::{EntryEdits, Source};
 use self::intake::Intake;
@@ -82,6 +83,7 @@ pub struct PodConfig {
     last_good: LastGood,
     sources: Vec<Source>,
     current: BTreeMap<PodUid, Current>,
+    claims: Claims,
 }
 
 /// A pod that is taken, and the source that it comes from.
@@ -108,6 +110,7 @@ impl PodConfig {
                 .map(|(name, kind)| Source::new(name.clone(), *kind))
                 .collect(),
             current: BTreeMap::new(),
+            claims: Claims::default(),
         }
     }
 
@@ -127,10 +130,10 @@ impl PodConfig {
         let became_ready = edits.ready && !state.ready;
         state.ready |= edits.ready;
         let mut events = edits.events;
-        let changes = match self.replace(index, &edits.entries) {
-            Some(change) => {
+        let changes = match self.settle_one(index, &edits.entries) {
+            Some(changes) => {
                 self.sources[index].entries.edit(edits.entries);
-                change.into_iter().collect()
+                changes
             }
             None if self.sources[index].entries.edit(edits.entries) => self.settle(&mut events),
             None => Vec::new(),
@@ -169,31 +172,69 @@ impl PodConfig {
         self.sources.iter().all(|source| source.ready)
     }
 
-    /// The short way for the most frequent item: one pod that keeps its name and UID touches no other.
-    fn replace(&mut self, index: usize, edits: &EntryEdits) -> Option<Option<PodChange>> {
+    /// The short way for the most frequent item, one pod that comes, changes or goes: where nobody else wants its name
+    /// or its UID it touches no other, and what it costs does not grow with their number.
+    fn settle_one(&mut self, index: usize, edits: &EntryEdits) -> Option<Vec<PodChange>> {
         let EntryEdits::Some(edits) = edits else {
             return None;
         };
-        let [(slot, Some(entry))] = edits.as_slice() else {
+        let [(slot, entry)] = edits.as_slice() else {
             return None;
         };
-        let before = self.sources[index].entries.get(slot)?;
-        let current = self.current.get_mut(entry.record.uid())?;
-        if !Arc::ptr_eq(&before.record, &current.record) || before.record.key() != entry.record.key() {
+        let new = entry.as_ref().map(|entry| &entry.record);
+        let old = self.sources[index].entries.get(slot).map(|entry| &entry.record);
+        if let Some(old) = old {
+            let current = self.current.get_mut(old.uid())?;
+            if !Arc::ptr_eq(old, &current.record) {
+                return None;
+            }
+            if let Some(new) = new.filter(|new| new.uid() == old.uid() && new.key() == old.key()) {
+                let winner = Current {
+                    source: index,
+                    record: Arc::clone(new),
+                };
+                let change = change(current, &winner);
+                *current = winner;
+                return Some(change.into_iter().collect());
+            }
+        }
+        if [old, new]
+            .into_iter()
+            .flatten()
+            .any(|record| self.claims.is_disputed(record))
+        {
             return None;
         }
-        let winner = Current {
-            source: index,
-            record: Arc::clone(&entry.record),
-        };
-        let change = change(current, &winner);
-        *current = winner;
-        Some(change)
+        if let Some(new) = new {
+            let is_old = |uid: &PodUid| old.is_some_and(|old| old.uid() == uid);
+            let named = self.claims.holder(new.key());
+            let holders = named
+                .into_iter()
+                .chain(self.current.get_key_value(new.uid()).map(|(uid, _)| uid));
+            if holders.into_iter().any(|uid| !is_old(uid)) {
+                return None;
+            }
+        }
+        let mut changes = Vec::new();
+        if let Some(old) = old {
+            self.current.remove(old.uid());
+            self.claims.give_up(old.key());
+            changes.push(PodChange::Remove(Arc::clone(old)));
+        }
+        if let Some(new) = new {
+            let record = Arc::clone(new);
+            self.claims.take(&record);
+            self.current
+                .insert(record.uid().clone(), Current { source: index, record });
+            changes.push(PodChange::Add(Arc::clone(new)));
+        }
+        Some(changes)
     }
 
     /// Finds who has which name now, and what that changes.
     fn settle(&mut self, events: &mut Vec<Event>) -> Vec<PodChange> {
-        let winners = claims::settle(&mut self.sources, &self.current, events);
+        let (winners, claims) = claims::settle(&mut self.sources, &self.current, events);
+        self.claims = claims;
         let mut removed = Vec::new();
         let mut added = Vec::new();
         let mut others = Vec::new();

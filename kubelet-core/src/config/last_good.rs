@@ -1,5 +1,6 @@
 //! The last good text of each origin, kept over restarts.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ impl LastGood {
     /// Forgets all origins of a source but these.
     pub(super) async fn forget_others(&self, source: &SourceName, origins: impl Iterator<Item = &Origin>) {
         let folder = folder_of(source);
-        let kept: Vec<_> = origins.map(hash).collect();
+        let kept: BTreeSet<_> = origins.map(hash).collect();
         let names = match self.state.list(&folder).await {
             Ok(names) => names,
             Err(error) => {

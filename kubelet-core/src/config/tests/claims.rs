@@ -1,6 +1,8 @@
 //! Several pods of one name.
 
-use super::{api, apply, config, config_of, file, manifest, messages, said, snapshot};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{PodChange, api, apply, config, config_of, file, manifest, messages, origin, said, snapshot};
 use crate::ids::PodUid;
 use crate::source::{Removed, SourceItem};
 use crate::state_dir::StateDir;
@@ -65,4 +67,48 @@ async fn pods_without_origins_win_by_arrival_and_uids_are_unique() {
     let changes = apply(&mut config, "file", snapshot(vec![file("q", &fixed)], vec![])).await;
     assert!(said(&changes).is_empty(), "who is there keeps its UID too");
     assert!(messages(&changes)[0].ends_with("due to duplicate pod UID \"a\", ignoring"));
+}
+
+/// A pod that nobody disputes takes a short way. It must come out as the long one would have it.
+#[tokio::test]
+async fn what_changes_one_pod_is_what_settling_all_would_do() {
+    let random = crate::clock::SeededRandom::new(7);
+    let below = |limit: u64| crate::clock::RandomSource::next_u64(&random) % limit;
+    for _ in 0..50 {
+        let mut config = config_of(&StateDir::in_memory(), &["file", "api"]);
+        let mut shown = BTreeMap::new();
+        for _ in 0..40 {
+            let source = if below(2) == 0 { "file" } else { "api" };
+            let place = format!("{}", below(4));
+            let item = if below(4) == 0 && source == "file" {
+                SourceItem::Remove(Removed::Origin(origin(&place)))
+            } else if below(4) == 0 {
+                SourceItem::Remove(Removed::Uid(PodUid::from(below(6).to_string())))
+            } else {
+                let (uid, name) = (below(6).to_string(), format!("pod-{}", below(5)));
+                let pod = api(&uid, &name, |raw| {
+                    raw.origin = (source == "file").then(|| origin(&place));
+                    raw.pod.metadata.labels = Some([("v".to_owned(), below(3).to_string())].into());
+                });
+                SourceItem::Upsert(Box::new(pod))
+            };
+            for change in apply(&mut config, source, item).await.changes {
+                match change {
+                    PodChange::Remove(pod) => assert!(shown.remove(pod.uid()).is_some()),
+                    PodChange::Add(pod) => assert!(shown.insert(pod.uid().clone(), pod).is_none()),
+                    PodChange::Update { new, .. } | PodChange::Delete(new) | PodChange::Reconcile(new) => {
+                        assert!(shown.insert(new.uid().clone(), new).is_some());
+                    }
+                }
+            }
+            let mut events = Vec::new();
+            let left = config.settle(&mut events);
+            assert!(left.is_empty() && events.is_empty(), "{left:?} {events:?}");
+            let pods: Vec<_> = config.pods().collect();
+            assert!(pods.iter().map(|pod| pod.uid()).eq(shown.keys()));
+            assert!(pods.iter().zip(shown.values()).all(|(a, b)| a.key() == b.key()));
+            let names: BTreeSet<_> = pods.iter().map(|pod| pod.key()).collect();
+            assert_eq!(names.len(), pods.len());
+        }
+    }
 }

@@ -1,0 +1,20 @@
+//! What a kubelet of these crates costs, measured over [`FakeRuntime`](kubelet_testing::FakeRuntime).
+//!
+//! `cargo bench -p kubelet-benches` prints one row per measurement; words after `--` choose rows by their beginnings.
+//! Numbers that include the fake say so: it runs in the same process.
+
+mod alloc;
+mod burst;
+mod idle;
+mod measure;
+mod memory;
+mod micro;
+mod node;
+mod pods;
+mod reaction;
+mod relist;
+mod sizes;
+
+pub use measure::Row;
+pub use memory::resident_after;
+pub use sizes::{Sizes, run};
