@@ -49,9 +49,12 @@ impl Sizes {
     }
 }
 
+/// Measures one group of rows.
+type Measure = fn(&Sizes, &mut dyn FnMut(Row));
+
 /// Measures everything whose name begins with one of `chosen`, or simply everything, and hands out row by row.
 pub fn run(sizes: &Sizes, chosen: &[String], mut tell: impl FnMut(&Row)) {
-    let groups: [(&str, fn(&Sizes, &mut dyn FnMut(Row))); 6] = [
+    let groups: [(&str, Measure); 6] = [
         ("micro", micro::measure),
         ("relist", relist::measure),
         ("memory", memory::measure),

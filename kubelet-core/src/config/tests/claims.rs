@@ -83,9 +83,12 @@ async fn what_changes_one_pod_is_what_settling_all_would_do() {
             let item = if below(4) == 0 && source == "file" {
                 SourceItem::Remove(Removed::Origin(origin(&place)))
             } else if below(4) == 0 {
-                SourceItem::Remove(Removed::Uid(PodUid::from(below(6).to_string())))
+                let uid = format!("{source}-pod-{}-{}", below(5), below(2));
+                SourceItem::Remove(Removed::Uid(PodUid::from(uid)))
             } else {
-                let (uid, name) = (below(6).to_string(), format!("pod-{}", below(5)));
+                let name = format!("pod-{}", below(5));
+                // A UID keeps its name and its source, as the contract of sources has it.
+                let uid = format!("{source}-{name}-{}", below(2));
                 let pod = api(&uid, &name, |raw| {
                     raw.origin = (source == "file").then(|| origin(&place));
                     raw.pod.metadata.labels = Some([("v".to_owned(), below(3).to_string())].into());
