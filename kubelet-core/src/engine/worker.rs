@@ -7,7 +7,6 @@ mod publish;
 mod step;
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -60,10 +59,18 @@ impl From<State> for Stage {
     }
 }
 
-/// Goes on with the next turn, or ends the worker.
-type Turn = ControlFlow<()>;
+/// What comes after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The next one, at once.
+    Again,
+    /// The next one, once the wish has changed or a time has come.
+    Idle(Option<Instant>),
+    /// Nothing: the worker ends.
+    End,
+}
 
-const AGAIN: Turn = ControlFlow::Continue(());
+const AGAIN: Turn = Turn::Again;
 
 /// A worker that has ended.
 #[derive(Debug)]
@@ -157,8 +164,9 @@ impl Worker {
         self.shared.metrics.workers_started.increment();
         let mut finished = true;
         loop {
-            // A panic is a bug, in the engine or in a part that somebody else wrote; it must not cost other pods anything.
-            let turn = match AssertUnwindSafe(self.turn()).catch_unwind().await {
+            // Boxed, so that an idle worker is small. A panic is a bug, in the engine or in a part that somebody else wrote;
+            // it must not cost other pods anything.
+            let turn = match Box::pin(AssertUnwindSafe(self.turn()).catch_unwind()).await {
                 Ok(turn) => turn,
                 Err(_) => {
                     tracing::error!("a pod worker panicked and goes on");
@@ -166,12 +174,13 @@ impl Worker {
                     self.mark = self.shared.cache.mark();
                     self.shared.relist.relist(&self.uid);
                     self.hold_until = Some(Instant::now() + self.shared.settings.error_backoff);
-                    self.idle(self.hold_until).await;
-                    AGAIN
+                    Turn::Idle(self.hold_until)
                 }
             };
-            if turn.is_break() {
-                break;
+            match turn {
+                Turn::Again => {}
+                Turn::Idle(until) => self.idle(until).await,
+                Turn::End => break,
             }
             if self.stop.is_cancelled() {
                 finished = false;
@@ -231,7 +240,7 @@ impl Worker {
     async fn wait_turn(&mut self, wish: PodWish) -> Turn {
         let Some(pod) = wish.pod else {
             // Orphans are made with a termination.
-            return ControlFlow::Break(());
+            return Turn::End;
         };
         if let Standing::NotYet { reason, message } = &wish.standing {
             let runs = self
@@ -248,8 +257,7 @@ impl Worker {
                 }
                 let wake = self.deadline(&pod, &status);
                 self.publish(&pod, status).await;
-                self.idle(wake).await;
-                return AGAIN;
+                return Turn::Idle(wake);
             }
         }
         if pod.is_static() && self.name.is_none() {
@@ -329,7 +337,7 @@ impl Worker {
 
     async fn sync_turn(&mut self, wish: PodWish) -> Turn {
         let Some(pod) = wish.pod else {
-            return ControlFlow::Break(());
+            return Turn::End;
         };
         let Some(observed) = self.observe().await else {
             return AGAIN;
@@ -359,11 +367,8 @@ impl Worker {
                 Err(AcquireError::NotYet { reason, message }) => {
                     let status = self.waiting_status(&pod, &reason, &message);
                     self.publish(&pod, status).await;
-                    self.idle(Some(
-                        Instant::now() + self.shared.jittered(self.shared.settings.error_backoff),
-                    ))
-                    .await;
-                    return AGAIN;
+                    let again = Instant::now() + self.shared.jittered(self.shared.settings.error_backoff);
+                    return Turn::Idle(Some(again));
                 }
             }
         }
@@ -386,8 +391,7 @@ impl Worker {
             Err(error) => self.after_error(&pod, &error),
         };
         let next = deadline.map_or(next, |deadline| deadline.min(next));
-        self.idle(Some(next)).await;
-        AGAIN
+        Turn::Idle(Some(next))
     }
 
     /// The pod can never run here.
@@ -504,7 +508,7 @@ impl Worker {
         if let Some(pod) = &wish.pod {
             self.publish_finished(pod, &wish).await;
         }
-        ControlFlow::Break(())
+        Turn::End
     }
 
     async fn failed_to_end(&mut self, pod: Option<&PodRecord>, reason: &'static str, what: &str, error: &SyncError) {
