@@ -3,9 +3,11 @@
 pub mod contract;
 mod fake;
 mod pods;
+mod simulator;
 
 pub use fake::{
     Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,
     Program, ProgramFor, Script, Subject,
 };
 pub use pods::{ContainerBuilder, PodBuilder, exec_probe};
+pub use simulator::{Invariant, Simulation, SimulationReport, SimulationSettings, Violation};
