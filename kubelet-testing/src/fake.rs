@@ -8,6 +8,7 @@ mod fault;
 mod gate;
 mod hints;
 mod images;
+pub(crate) mod journal;
 mod program;
 mod runtime;
 mod state;

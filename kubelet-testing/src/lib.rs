@@ -4,6 +4,7 @@ pub mod contract;
 mod fake;
 mod pods;
 mod provider;
+mod simulator;
 mod status_sink;
 
 pub use fake::{
@@ -12,4 +13,5 @@ pub use fake::{
 };
 pub use pods::{ContainerBuilder, PodBuilder, exec_probe};
 pub use provider::{FakeProvider, ProviderCall, ProviderOp};
+pub use simulator::{Invariant, Simulation, SimulationReport, SimulationSettings, Violation};
 pub use status_sink::CheckedStatusSink;

@@ -15,6 +15,7 @@ use crate::fake::call::{Call, Op};
 use crate::fake::exec::{ExecAnswer, ExecCall, ExecScript};
 use crate::fake::fault::{FaultKind, Script};
 use crate::fake::images::FakeImage;
+use crate::fake::journal::Happened;
 use crate::fake::program::{Program, ProgramFor};
 use crate::fake::state::State;
 use crate::fake::world::KILLED;
@@ -175,6 +176,18 @@ impl FakeRuntime {
                 state.world.end_now(n, exit_code, reason, String::new(), now);
             }
         });
+    }
+
+    /// Begins to record what happens.
+    pub(crate) fn keep_journal(&self) {
+        self.lock().world.journal.keep();
+    }
+
+    /// What happened since this was last asked, in order.
+    pub(crate) fn take_journal(&self) -> Vec<(Instant, Happened)> {
+        let mut state = self.lock();
+        state.advance(Instant::now());
+        state.world.journal.take()
     }
 
     fn disturb(&self, how: impl FnOnce(&mut State, Instant)) {

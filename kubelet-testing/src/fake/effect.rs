@@ -44,6 +44,13 @@ pub(crate) enum Made {
 
 impl World {
     pub(crate) fn apply(&mut self, effect: &Effect, now: Instant) -> Result<Made, RuntimeError> {
+        self.journal.calling = true;
+        let made = self.carry_out(effect, now);
+        self.journal.calling = false;
+        made
+    }
+
+    fn carry_out(&mut self, effect: &Effect, now: Instant) -> Result<Made, RuntimeError> {
         match effect {
             Effect::RunSandbox { config, handler } => self.run_sandbox(config, handler, now),
             Effect::Create {
@@ -169,9 +176,11 @@ impl World {
             return Err(RuntimeError::Busy { what: what() });
         }
         if self.sandboxes[&n].state != SandboxState::Ready {
-            self.violation(format!(
-                "create_container {name} of pod {uid} in sandbox {sandbox}, which is not ready"
-            ));
+            if !self.sandboxes[&n].died {
+                self.violation(format!(
+                    "create_container {name} of pod {uid} in sandbox {sandbox}, which is not ready"
+                ));
+            }
             return Err(RuntimeError::refused(format!("sandbox {sandbox} is not ready")));
         }
         if self.sandboxes[&n].config.pod_uid != *uid {
@@ -197,6 +206,10 @@ impl World {
         self.must_be_marked(container.marked, "start_container", id.as_str());
         let container = &self.containers[&n];
         if container.state != ContainerState::Created {
+            // Its caller may have looked just before the late start.
+            if container.started_late {
+                return Err(RuntimeError::refused(format!("container {id} was started before")));
+            }
             self.violation(format!(
                 "start_container {id} ({name} of pod {uid}), which was started before"
             ));

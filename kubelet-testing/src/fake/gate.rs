@@ -10,6 +10,7 @@ use crate::fake::FakeRuntime;
 use crate::fake::call::{ErrorKind, Op, Outcome, Subject};
 use crate::fake::effect::{Effect, Made};
 use crate::fake::fault::{Plan, Verdict};
+use crate::fake::journal::Happened;
 use crate::fake::state::State;
 
 /// A call under way. Dropped before [`Passage::finish`], it counts as given up by its caller.
@@ -23,6 +24,8 @@ pub(crate) struct Passage<'a> {
     in_hand: Option<(PodUid, String)>,
     effect: Option<Effect>,
     outcome: Outcome,
+    /// What it makes, for the journal.
+    makes: Option<Subject>,
 }
 
 impl Drop for Passage<'_> {
@@ -50,6 +53,15 @@ impl<'a> Passage<'a> {
         state.advance(now);
         state.let_the_world_fail(now);
         state.complete(&mut subject);
+        if op.changes_pods() || op == Op::Exec {
+            let subject = subject.clone();
+            state.world.journal.note(now, || Happened::Call { op, subject });
+        }
+        if matches!(op, Op::ListSandboxes | Op::ListContainers) {
+            let pod = subject.pod.clone();
+            state.world.journal.note(now, || Happened::Look { pod });
+        }
+        let makes = matches!(op, Op::RunSandbox | Op::CreateContainer).then(|| subject.clone());
         let in_hand = state.take_in_hand(op, &subject);
         let mut plan = state.faults.plan(op, subject.pod.as_ref());
         plan.delay += state.latencies.get(&op).copied().unwrap_or_default();
@@ -74,6 +86,7 @@ impl<'a> Passage<'a> {
             in_hand,
             effect,
             outcome: Outcome::Dropped,
+            makes,
         }
     }
 
@@ -154,6 +167,13 @@ impl<'a> Passage<'a> {
             Ok(_) => Outcome::Done,
             Err(error) => Outcome::Failed(ErrorKind::of(error)),
         };
+        if self.outcome == Outcome::Failed(ErrorKind::Uncertain)
+            && let Some(subject) = self.makes.take()
+        {
+            let op = self.op;
+            let unknown = || Happened::Unknown { op, subject };
+            self.runtime.lock().world.journal.note(Instant::now(), unknown);
+        }
         result
     }
 

@@ -15,6 +15,7 @@ use crate::fake::exec::ExecScript;
 use crate::fake::fault::{FaultKind, Faults};
 use crate::fake::hints::{Delivery, Listeners};
 use crate::fake::images::ImageStore;
+use crate::fake::journal::Happened;
 use crate::fake::program::{Program, ProgramFor};
 use crate::fake::world::{Container, KILLED, LOST, Sandbox, World};
 
@@ -140,6 +141,7 @@ impl State {
 
     pub(crate) fn reboot(&mut self, now: Instant) {
         self.faults.note(FaultKind::Reboot);
+        self.world.journal.note(now, || Happened::Reboot);
         self.world.forget_pending();
         let all: Vec<u64> = self.world.sandboxes.keys().copied().collect();
         for n in all {

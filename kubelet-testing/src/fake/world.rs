@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::fake::effect::Effect;
+use crate::fake::journal::{By, Happened, Journal};
 use crate::fake::program::Program;
 
 /// Code of a process that was killed: 128 plus SIGKILL.
@@ -36,6 +37,8 @@ pub(crate) struct Sandbox {
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) marked: bool,
     pub(crate) resources: Option<LinuxResources>,
+    /// It came down by a fault, which its caller may not have seen yet.
+    pub(crate) died: bool,
 }
 
 #[derive(Debug)]
@@ -57,6 +60,8 @@ pub(crate) struct Container {
     pub(crate) resources: Option<LinuxResources>,
     /// When it ends as things stand, and with which code.
     pub(crate) end: Option<(Instant, i32)>,
+    /// It was started by a call whose end nobody heard.
+    pub(crate) started_late: bool,
     asked_to_stop: bool,
     changed: Option<Arc<Notify>>,
 }
@@ -100,6 +105,7 @@ pub(crate) struct World {
     pub(crate) touched: Vec<PodUid>,
     /// What callers did against the contract.
     pub(crate) violations: Vec<String>,
+    pub(crate) journal: Journal,
 }
 
 /// The number in an id that this fake gave.
@@ -189,10 +195,12 @@ impl World {
                 }
             } else if let Some((_, effect)) = self.late.pop_first() {
                 let known = self.violations.len();
+                self.journal.late = true;
                 // The caller was told that the outcome is unknown: there is nobody to give the result to.
                 let _ = self.apply(&effect, at);
                 // Whatever stood in its way meanwhile is not the caller's fault.
                 self.violations.truncate(known);
+                self.journal.late = false;
             }
         }
     }
@@ -226,6 +234,12 @@ impl World {
             _ => vec![IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + (n & 0x00ff_ffff) as u32))],
         };
         let uid = config.pod_uid.clone();
+        self.journal.note(now, || Happened::SandboxMade {
+            sandbox: n,
+            pod: uid.clone(),
+            key: config.key.clone(),
+            attempt: config.attempt,
+        });
         self.pods.entry(uid.clone()).or_default().sandboxes.push(n);
         let sandbox = Sandbox {
             id: id.clone(),
@@ -236,6 +250,7 @@ impl World {
             ips,
             marked,
             resources: None,
+            died: false,
         };
         self.sandboxes.insert(n, sandbox);
         self.touch(&uid);
@@ -254,6 +269,14 @@ impl World {
         self.last_container += 1;
         let n = self.last_container;
         let id = ContainerId::new(format!("c{n}"));
+        self.journal.note(now, || Happened::Made {
+            container: n,
+            sandbox: SandboxId::new(format!("s{sandbox}")),
+            pod: pod.clone(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            image: config.image.asked.clone(),
+        });
         let folder = self.sandboxes.get(&sandbox).map(|s| s.config.log_directory.clone());
         let log_path = folder
             .filter(|_| !config.log_path.as_os_str().is_empty())
@@ -276,6 +299,7 @@ impl World {
             marked,
             resources: None,
             end: None,
+            started_late: false,
             asked_to_stop: false,
             changed: None,
         };
@@ -291,6 +315,9 @@ impl World {
         };
         container.state = ContainerState::Running;
         container.started = Some(wall);
+        let late = self.journal.late;
+        container.started_late = late;
+        self.journal.note(now, || Happened::Started { container: n, late });
         let natural = container.program.natural_end(container.config.attempt);
         let uid = container.pod.clone();
         container.wake();
@@ -311,11 +338,13 @@ impl World {
         }
         let answer = container.program.on_term.filter(|_| !container.asked_to_stop);
         container.asked_to_stop = true;
+        let kill = now.checked_add(grace);
+        self.journal.note(now, || Happened::Stopping { container: n, kill });
         if let Some((after, code)) = answer.filter(|_| !grace.is_zero()) {
             self.plan_end(n, now + after, code);
         }
         // A grace beyond what an instant can hold is one that never ends.
-        if let Some(kill) = now.checked_add(grace) {
+        if let Some(kill) = kill {
             self.plan_end(n, kill, KILLED);
         }
         self.advance(now);
@@ -323,6 +352,11 @@ impl World {
 
     /// Ends a container at once, if it runs.
     pub(crate) fn end_now(&mut self, n: u64, code: i32, reason: &'static str, message: String, at: Instant) {
+        let by = self.journal.hand();
+        self.end(n, (code, reason, message), by, at);
+    }
+
+    fn end(&mut self, n: u64, (code, reason, message): (i32, &'static str, String), by: By, at: Instant) {
         let wall = self.wall(at);
         let Some(container) = self.containers.get_mut(&n) else {
             return;
@@ -330,6 +364,7 @@ impl World {
         if matches!(container.state, ContainerState::Exited) {
             return;
         }
+        self.journal.note(at, || Happened::Ended { container: n, code, by });
         container.state = ContainerState::Exited;
         container.finished = Some(wall);
         container.exit_code = code;
@@ -357,6 +392,13 @@ impl World {
         {
             found.state = SandboxState::NotReady;
             let uid = found.config.pod_uid.clone();
+            let by = self.journal.hand();
+            found.died = by == By::Fault;
+            self.journal.note(at, || Happened::SandboxDown {
+                sandbox,
+                pod: uid.clone(),
+                by,
+            });
             self.touch(&uid);
         }
     }
@@ -366,6 +408,9 @@ impl World {
             return;
         };
         container.wake();
+        let by = self.journal.hand();
+        self.journal
+            .note(Instant::now(), || Happened::Gone { container: n, by });
         if let Some(pod) = self.pods.get_mut(&container.pod) {
             pod.containers.retain(|other| *other != n);
         }
@@ -381,6 +426,12 @@ impl World {
             return;
         };
         let uid = &sandbox.config.pod_uid;
+        let by = self.journal.hand();
+        self.journal.note(Instant::now(), || Happened::SandboxGone {
+            sandbox: n,
+            pod: uid.clone(),
+            by,
+        });
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.sandboxes.retain(|other| *other != n);
         }
@@ -412,11 +463,12 @@ impl World {
         let due = self
             .containers
             .get(&n)
-            .and_then(|c| c.end)
-            .filter(|(planned, _)| *planned == at);
-        if let Some((_, code)) = due {
+            .and_then(|c| Some((c.end?, c.asked_to_stop)))
+            .filter(|((planned, _), _)| *planned == at);
+        if let Some(((_, code), asked)) = due {
             let reason = if code == 0 { "Completed" } else { "Error" };
-            self.end_now(n, code, reason, String::new(), at);
+            let by = if asked { By::Stop } else { By::Itself };
+            self.end(n, (code, reason, String::new()), by, at);
         }
     }
 

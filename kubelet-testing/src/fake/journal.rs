@@ -1,0 +1,113 @@
+//! What happened in the world of the fake, in order: for whoever checks a caller against it.
+
+use kubelet_core::{PodKey, PodUid, SandboxId};
+use tokio::time::Instant;
+
+use crate::fake::call::{Op, Subject};
+
+/// Who made something happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The process ended by itself.
+    Itself,
+    /// A container that was asked to stop stopped, or its grace was over.
+    Stop,
+    /// A call of the caller that stops or removes at once.
+    Caller,
+    /// A fault.
+    Fault,
+}
+
+/// One thing that happened. Containers and sandboxes are named by their numbers.
+#[derive(Clone, Debug)]
+pub(crate) enum Happened {
+    /// A call that changes something, or an exec, began.
+    Call {
+        op: Op,
+        subject: Subject,
+    },
+    /// The caller of a call that makes or starts something was told that its outcome is unknown.
+    Unknown {
+        op: Op,
+        subject: Subject,
+    },
+    /// A list was begun, of one pod or of all.
+    Look {
+        pod: Option<PodUid>,
+    },
+    SandboxMade {
+        sandbox: u64,
+        pod: PodUid,
+        key: PodKey,
+        attempt: u32,
+    },
+    SandboxDown {
+        sandbox: u64,
+        pod: PodUid,
+        by: By,
+    },
+    SandboxGone {
+        sandbox: u64,
+        pod: PodUid,
+        by: By,
+    },
+    Made {
+        container: u64,
+        sandbox: SandboxId,
+        pod: PodUid,
+        name: String,
+        attempt: u32,
+        image: String,
+    },
+    /// `late`: by a call whose caller did not hear its end.
+    Started {
+        container: u64,
+        late: bool,
+    },
+    /// It is asked to stop, and killed at `kill` at the latest.
+    Stopping {
+        container: u64,
+        kill: Option<Instant>,
+    },
+    Ended {
+        container: u64,
+        code: i32,
+        by: By,
+    },
+    Gone {
+        container: u64,
+        by: By,
+    },
+    /// The whole machine started anew.
+    Reboot,
+}
+
+/// The record, if anybody wants one.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    entries: Option<Vec<(Instant, Happened)>>,
+    /// Whether a call is being carried out, and whether its caller has left it.
+    pub(crate) calling: bool,
+    pub(crate) late: bool,
+}
+
+impl Journal {
+    pub(crate) fn keep(&mut self) {
+        self.entries.get_or_insert_default();
+    }
+
+    pub(crate) fn note(&mut self, at: Instant, happened: impl FnOnce() -> Happened) {
+        if let Some(entries) = &mut self.entries {
+            entries.push((at, happened()));
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<(Instant, Happened)> {
+        self.entries.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Who is at work, where nothing says otherwise.
+    pub(crate) fn hand(&self) -> By {
+        if self.calling { By::Caller } else { By::Fault }
+    }
+}
