@@ -323,6 +323,15 @@ impl PodStatusCache {
         uids
     }
 
+    /// Whether something of a pod is there, or may be: a look has found it, though it could not be inspected yet.
+    #[must_use]
+    pub fn is_present(&self, uid: &PodUid) -> bool {
+        lock(&self.state)
+            .entries
+            .get(uid)
+            .is_some_and(|entry| entry.stale.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
+    }
+
     /// Whether everything has been looked at once.
     #[must_use]
     pub fn has_looked(&self) -> bool {

@@ -120,7 +120,7 @@ impl Worker {
     /// Tells of a pod that waits for its name, so that it is not unheard of. One of which something is there is told of
     /// once that was looked at.
     pub(super) async fn show_pending(&mut self, pod: &Arc<PodRecord>) {
-        if self.shared.statuses.get(&self.uid).is_none() && self.shared.cache.current(&self.uid).is_none() {
+        if self.shared.statuses.get(&self.uid).is_none() && !self.shared.cache.is_present(&self.uid) {
             let status = self.status_of(pod, &PodObservation::absent(self.uid.clone()));
             if !crate::status::pod_is_terminal(&status) {
                 self.publish(pod, status).await;
