@@ -102,9 +102,10 @@ impl Worker {
             }
         };
         drop(step);
-        // Taken after the last change: only a later look shows all of it.
-        self.mark = self.shared.cache.mark();
+        // A step that changed nothing needs no later look, and nobody would be asked for one.
         if self.notes.take_acted() {
+            // Taken after the last change: only a later look shows all of it.
+            self.mark = self.shared.cache.mark();
             self.shared.relist.relist(&self.uid);
         }
         outcome
