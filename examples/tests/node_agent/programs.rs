@@ -1,5 +1,6 @@
 //! The other programs of this package.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -28,4 +29,13 @@ fn the_virtual_node_shows_its_pods_as_running() {
     program.signal(Signal::INT);
     let (status, said) = program.rest();
     assert!(status.success(), "{said:?}");
+}
+
+#[test]
+fn the_readme_shows_the_example_as_it_is() {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = |path: &str| fs::read_to_string(package.join(path)).unwrap();
+    let embed = text("embed.rs");
+    let (_, code) = embed.split_once("\n\n").unwrap();
+    assert!(text("../README.md").contains(&format!("```rust\n{code}```\n")));
 }
