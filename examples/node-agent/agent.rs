@@ -179,8 +179,11 @@ fn farewell(args: &Args, handle: &KubeletHandle, report: &StopReport, display: &
             running.join(", ")
         ),
         (false, false) => format!(
-            "the agent has ended; {} pods keep running: {} (start it again to take them over, with --stop-pods to end them with it)",
-            running.len(),
+            "the agent has ended; {} running: {} (start it again to take over, with --stop-pods to end pods with it)",
+            match running.len() {
+                1 => "1 pod keeps".to_owned(),
+                count => format!("{count} pods keep"),
+            },
             running.join(", ")
         ),
     };

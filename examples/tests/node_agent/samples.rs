@@ -1,153 +1,128 @@
-//! The sample manifests, and what a user is told.
+//! The sample manifests, and pods that cannot run.
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use rustix::process::Signal;
+use crate::harness::{Node, pod, sleeper};
 
-use super::agent::{Place, pod};
+fn position(said: &[String], text: &str) -> usize {
+    said.iter()
+        .position(|line| line.contains(text))
+        .unwrap_or_else(|| panic!("no `{text}` in:\n{}", said.join("\n")))
+}
 
-fn copy_samples(place: &Place) {
+#[test]
+fn the_sample_manifests_do_what_they_say() {
+    let mut node = Node::new();
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests");
-    for entry in fs::read_dir(samples).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), place.manifests().join(entry.file_name())).unwrap();
+    for sample in fs::read_dir(samples).unwrap() {
+        let sample = sample.unwrap();
+        fs::copy(
+            sample.path(),
+            node.manifest(sample.file_name().to_str().expect("plain names")),
+        )
+        .unwrap();
     }
-}
+    node.start(&[]);
+    let bad = node.manifest("bad.yaml").display().to_string();
+    node.lines(&[
+        &format!("manifest {bad}: "),
+        "pod default/plain-n1: Running, ready 1/1, restarts 0",
+        "pod default/init-n1: Running, ready 1/1, restarts 0",
+        "pod default/sidecar-n1: Running, ready 1/1, restarts 0",
+        "pod default/completes-n1: Succeeded",
+        "pod default/crash-loop-n1: CrashLoopBackOff, ready 0/1, restarts 1 (back-off 10s",
+    ]);
+    node.line("pod default/crash-loop-n1: CrashLoopBackOff, ready 0/1, restarts 2 (back-off 20s");
 
-#[test]
-fn the_sample_manifests_run_and_the_bad_one_is_named() {
-    if std::env::var_os("KUBELET_TEST_SLOW").is_none() {
-        println!("skipped: KUBELET_TEST_SLOW is not set");
-        return;
-    }
-    let place = Place::new();
-    copy_samples(&place);
-    let mut agent = place.start(&[]);
-    let bad = agent.line(&["bad.yaml", "eighty"]);
-    assert!(bad.contains("line 12"), "{bad}");
-    assert!(bad.contains("spec.containers[0].ports[0].containerPort"), "{bad}");
-    // In whatever order: each is waited for by an agent of its own, which the next one takes over from.
-    for (name, state) in [
-        ("plain", "Running, ready 1/1"),
-        ("init", "Running, ready 1/1"),
-        ("sidecar", "Running, ready 1/1"),
-        ("completes", "Succeeded"),
+    let said = node.said();
+    let complaint = &said[position(said, &format!("manifest {bad}: "))];
+    for part in [
+        &bad,
+        "line 12",
+        "spec.containers[0].ports[0].containerPort",
+        r#""eighty""#,
     ] {
-        agent.kill();
-        agent = place.start(&[]);
-        agent.line(&[&format!("pod default/{name}-n1: {state}")]);
+        assert!(complaint.contains(part), "{complaint}");
     }
-    agent.line(&["crash-loop", "CrashLoopBackOff", "back-off 10s"]);
-    agent.line(&["crash-loop", "CrashLoopBackOff", "back-off 20s"]);
-    agent.kill();
-    let mut agent = place.start(&["--stop-pods"]);
-    agent.line(&["pod default/plain-n1: Running, ready 1/1"]);
-    agent.signal(Signal::INT);
-    agent.line(&["the agent has ended; no pod runs"]);
-    assert!(agent.end());
-    assert_eq!(place.processes(), Vec::<i32>::new());
+    for order in [
+        vec![
+            "init-n1 spec.initContainers{first}: Started",
+            "init-n1 spec.initContainers{second}: Created",
+            "init-n1 spec.initContainers{second}: Started",
+            "init-n1 spec.containers{app}: Created",
+        ],
+        vec![
+            "sidecar-n1 spec.initContainers{helper}: Started",
+            "sidecar-n1 spec.containers{app}: Created",
+        ],
+        vec!["ready 0/1, restarts 0 (app ended with 3: gave up)", "(back-off 10s"],
+    ] {
+        let positions: Vec<usize> = order.iter().map(|text| position(said, text)).collect();
+        assert!(positions.is_sorted(), "{order:?} in:\n{}", said.join("\n"));
+    }
 }
 
 #[test]
-fn an_unknown_image_names_its_folder_and_hurts_no_other() {
-    if std::env::var_os("KUBELET_TEST_SLOW").is_none() {
-        println!("skipped: KUBELET_TEST_SLOW is not set");
-        return;
-    }
-    let place = Place::new();
-    place.write("other.yaml", &pod("other", "Always", "sleep 1000"));
-    place.write(
-        "lost.yaml",
-        &pod("lost", "Always", "true").replace("localhost/host", "registry.example/lost:1"),
-    );
-    let mut agent = place.start(&[]);
-    let line = agent.line(&["lost", "Failed to pull image"]);
-    assert!(line.contains(place.root().join("images").to_str().unwrap()), "{line}");
-    agent.line(&["lost", "ImagePullBackOff"]);
-    agent.kill();
-    let mut agent = place.start(&[]);
-    agent.line(&["pod default/other-n1: Running, ready 1/1"]);
-}
-
-#[test]
-fn a_second_agent_on_one_folder_is_refused() {
-    let place = Place::new();
-    place.write("app.yaml", &pod("app", "Always", "sleep 1000"));
-    let mut first = place.start(&[]);
-    first.line(&["pod default/app-n1: Running"]);
-    let mut second = place.start(&[]);
-    second.line(&["error:", "in use by another runtime", place.root().to_str().unwrap()]);
-    assert!(!second.end());
-}
-
-#[test]
-fn pods_get_what_a_folder_of_objects_serves() {
-    if std::env::var_os("KUBELET_TEST_SLOW").is_none() {
-        println!("skipped: KUBELET_TEST_SLOW is not set");
-        return;
-    }
-    let place = Place::new();
-    let objects = place.path().join("objects");
-    fs::create_dir(&objects).unwrap();
-    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: settings\ndata:\n  COLOUR: blue\n";
-    fs::write(objects.join("settings.yaml"), map).unwrap();
-    let told = place.path().join("told");
-    let text = pod("app", "Never", &format!("echo $COLOUR > {}", told.display()));
-    place.write(
-        "app.yaml",
-        &format!("{text}      envFrom:\n        - configMapRef:\n            name: settings\n"),
-    );
-    let mut agent = place.start(&["--objects", objects.to_str().unwrap()]);
-    agent.line(&["pod default/app-n1: Succeeded"]);
-    assert_eq!(fs::read_to_string(told).unwrap(), "blue\n");
-}
-
-#[test]
-fn an_ordinary_user_runs_pods() {
-    if !rustix::process::geteuid().is_root() {
-        // Then every test here is this one.
-        return;
-    }
-    let place = Place::new();
-    place.write("app.yaml", &pod("app", "Never", "id -u; exit 5"));
-    let root = "runAsUser: 0";
-    place.write(
-        "root.yaml",
-        &format!(
-            "{}      securityContext:\n        {root}\n",
-            pod("root", "Always", "sleep 1000")
+fn an_unknown_image_names_its_folder_and_hurts_no_other_pod() {
+    let mut node = Node::new();
+    node.write("good.yaml", &sleeper("good", "one"));
+    node.write(
+        "unknown.yaml",
+        &pod(
+            "unknown",
+            "  containers:\n    - {name: app, image: nosuch, command: [sleep, infinity]}\n",
         ),
     );
-    // The program may be in a folder that only root can enter.
-    let program = place.path().join("node-agent");
-    fs::copy(env!("CARGO_BIN_EXE_node-agent"), &program).unwrap();
-    let everybody = Command::new("chmod").args(["-R", "a+rwX"]).arg(place.path()).status();
-    assert!(everybody.unwrap().success());
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(program);
-    let mut agent = place.start_as(command, &[]);
-    agent.line(&["pod default/app-n1: Failed", "ended with 5"]);
-    agent.kill();
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(place.path().join("node-agent"));
-    let mut agent = place.start_as(command, &[]);
-    agent.line(&["root", "Failed: Error:"]);
+    node.start(&[]);
+    let folder = node.root().join("images/nosuch").display().to_string();
+    node.lines(&[
+        &format!("there is no folder {folder}"),
+        "pod default/unknown-n1 spec.containers{app}: Failed: Error: ErrImagePull",
+        "pod default/unknown-n1: ImagePullBackOff",
+        "pod default/good-n1: Running, ready 1/1",
+    ]);
+    let said = node.said();
+    assert!(position(said, "ErrImagePull") < position(said, "pod default/unknown-n1: ImagePullBackOff"));
 }
 
 #[test]
-fn the_first_example_ends_by_itself() {
-    if std::env::var_os("KUBELET_TEST_SLOW").is_none() {
-        println!("skipped: KUBELET_TEST_SLOW is not set");
-        return;
-    }
-    let output = Command::new(env!("CARGO_BIN_EXE_first")).output().unwrap();
-    assert!(output.status.success());
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("default/job is Succeeded"), "{text}");
+fn secrets_and_config_maps_of_a_folder_reach_the_environment() {
+    let mut node = Node::new();
+    fs::create_dir(node.path("objects")).unwrap();
+    fs::write(
+        node.path("objects/all.yaml"),
+        "apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {COLOUR: blue}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: token}
+stringData: {value: s3cret}
+",
+    )
+    .unwrap();
+    node.write(
+        "reader.yaml",
+        &pod(
+            "reader",
+            "  terminationGracePeriodSeconds: 2
+  containers:
+    - name: app
+      image: localhost/host
+      command: [sleep, infinity]
+      envFrom:
+        - configMapRef: {name: settings}
+      env:
+        - name: TOKEN
+          valueFrom: {secretKeyRef: {name: token, key: value}}
+",
+        ),
+    );
+    let objects = node.path("objects").display().to_string();
+    node.start(&["--objects", &objects]);
+    node.running("reader");
+    assert_eq!(node.process("COLOUR=blue"), node.process("TOKEN=s3cret"));
 }

@@ -75,7 +75,10 @@ impl<'a> StatusInput<'a> {
 /// over an override. Restart counts never go back, and the time of a condition changes only with its status. Restart
 /// counts grow when an end is first seen, so the result is to be the `previous` of the next call.
 ///
-/// Source: kubelet 1.36, `kubelet_pods.go`, which lets a failed pod succeed afterwards; here it stays failed.
+/// Without a status before, here or at the source, the pod has started when its oldest sandbox was made, else now.
+///
+/// Source: kubelet 1.36, `kubelet_pods.go`, which lets a failed pod succeed afterwards; here it stays failed. It takes the
+/// start of a static pod for now after each restart, unless a mirror pod tells it.
 #[must_use]
 pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
     let restarting_all = is_restarting_all(input);
@@ -101,7 +104,7 @@ pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
         reason: outcome.reason,
         message: outcome.message,
         conditions: Some(conditions),
-        ..base_status(input.pod, input.previous, input.now)
+        ..base_status(input.pod, input.previous, seen_since(input))
     };
     statuses.into_status(&mut status);
     set_addresses(&mut status, input);
@@ -109,8 +112,15 @@ pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
     status
 }
 
-/// What every status of a pod says: class, start and generation.
-pub(super) fn base_status(pod: &PodRecord, previous: &PodStatus, now: Timestamp) -> PodStatus {
+/// When a pod of which no status is known was there for certain: an agent that takes it over after a restart did not start
+/// it. Containers are not asked, since whole-pod backends may not know when theirs were made.
+fn seen_since(input: &StatusInput<'_>) -> Timestamp {
+    let sandboxes = input.observed.sandboxes.iter().map(|sandbox| sandbox.created_at);
+    sandboxes.fold(input.now, Timestamp::min)
+}
+
+/// What every status of a pod says: class, start and generation. `start` counts where no start is known.
+pub(super) fn base_status(pod: &PodRecord, previous: &PodStatus, start: Timestamp) -> PodStatus {
     let api = pod.api_status();
     PodStatus {
         qos_class: api
@@ -120,7 +130,7 @@ pub(super) fn base_status(pod: &PodRecord, previous: &PodStatus, now: Timestamp)
             .start_time
             .clone()
             .or_else(|| api.and_then(|status| status.start_time.clone()))
-            .or_else(|| Some(time(now))),
+            .or_else(|| Some(time(start))),
         observed_generation: pod.generation().max(previous.observed_generation),
         ..PodStatus::default()
     }

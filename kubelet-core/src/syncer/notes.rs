@@ -37,7 +37,8 @@ impl StepNotes {
         self.reasons_mut().clone()
     }
 
-    /// Something was changed: the pod is to be looked at.
+    /// Something was changed, or may have been: the pod is looked at, and the worker goes by no look from before the
+    /// step's end. A step that does not say so is taken to have changed nothing.
     pub fn acted(&self) {
         self.acted.store(true, Ordering::Relaxed);
     }

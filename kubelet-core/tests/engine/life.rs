@@ -8,6 +8,7 @@ use std::time::Duration;
 use kubelet_core::jiff::Timestamp;
 use kubelet_core::{StateDir, TokioClock};
 use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+use tokio::time::Instant;
 
 use super::harness::Node;
 
@@ -38,6 +39,21 @@ async fn a_pod_starts_runs_and_goes() {
     assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
     let report = node.stop().await;
     assert!(report.in_flight.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pod_that_has_just_started_waits_for_no_relist() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("web").uid("u1").container("app", |c| c).build();
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("the pod runs", |node| node.phase("web").as_deref() == Some("Running"))
+        .await;
+    node.pods.set(Vec::new()).await.unwrap();
+    let begun = Instant::now();
+    node.until("the pod has gone", |node| node.named("web").is_none()).await;
+    // Everything is looked at once a second.
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

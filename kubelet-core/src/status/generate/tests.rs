@@ -112,9 +112,27 @@ fn a_pod_past_its_deadline_has_failed() {
 }
 
 #[test]
+fn a_pod_whose_status_was_lost_has_started_when_its_oldest_sandbox_was_made() {
+    let (pod, mut runs) = (pod("Always"), seen(ContainerState::Running, 0));
+    let start = |runs: &PodObservation, before: &PodStatus| {
+        let made = generate_pod_status(&StatusInput::new(&pod, runs, before, "rt", at(100)));
+        made.start_time.unwrap().0
+    };
+    let sandbox = |attempt, made| ObservedSandbox::ready(SandboxId::from("s"), attempt, at(made));
+    runs.sandboxes = vec![sandbox(1, 60), sandbox(0, 40)];
+    assert_eq!(start(&runs, &PodStatus::default()), at(40));
+    let before = status(json!({"startTime": "1970-01-01T00:00:50Z"}));
+    assert_eq!(start(&runs, &before), at(50));
+    // The runtime's clock may run ahead.
+    runs.sandboxes = vec![sandbox(0, 200)];
+    assert_eq!(start(&runs, &PodStatus::default()), at(100));
+}
+
+#[test]
 fn class_start_and_generation_are_told() {
     let pod = pod("Always");
-    let (runs, before) = (seen(ContainerState::Running, 0), PodStatus::default());
+    let (mut runs, before) = (seen(ContainerState::Running, 0), PodStatus::default());
+    runs.sandboxes.clear();
     let late = at(100) + SignedDuration::from_millis(700);
     let first = generate_pod_status(&StatusInput::new(&pod, &runs, &before, "rt", late));
     assert_eq!(first.qos_class.as_deref(), Some("BestEffort"));
