@@ -287,6 +287,7 @@ impl Worker {
     /// Waits until the backend can be asked, and for a look at the pod later than all that this worker has done.
     /// Nothing means: something changed meanwhile.
     async fn observe(&mut self) -> Option<Arc<PodObservation>> {
+        let was_closed = self.shared.gate.borrow().status().is_none();
         tokio::select! {
             biased;
             () = self.stop.cancelled() => return None,
@@ -295,6 +296,11 @@ impl Worker {
                 changed.ok()?;
                 return None;
             }
+        }
+        if was_closed {
+            // What was seen before the backend was away says little of what is there now.
+            self.mark = self.shared.cache.mark();
+            self.shared.relist.relist(&self.uid);
         }
         let seen = tokio::select! {
             biased;
@@ -326,10 +332,12 @@ impl Worker {
                 }
                 self.shared.relist.reinspect(&self.uid);
                 let again = Instant::now() + self.shared.jittered(HINT_PAUSE);
-                // A wish that came during the last step is no reason to look again at once: a runtime that fails at once
-                // would be asked without a pause.
-                self.hold_until = Some(again);
-                self.idle(Some(again)).await;
+                // No wish is a reason to look again at once: a runtime that fails at once would be asked without a pause.
+                tokio::select! {
+                    biased;
+                    () = self.stop.cancelled() => {}
+                    () = tokio::time::sleep_until(again) => {}
+                }
                 None
             }
         }

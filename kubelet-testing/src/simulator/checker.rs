@@ -66,7 +66,9 @@ pub(crate) struct Instance {
 impl Instance {
     /// Whether it was started, or could not be.
     pub(crate) fn had_its_turn(&self) -> bool {
-        self.started.is_some() || self.ended.is_some()
+        // One that was never started and is removed did not end: it never began.
+        let removed = matches!(self.ended, Some((_, _, By::Stop | By::Caller)));
+        self.started.is_some() || (self.ended.is_some() && !removed)
     }
 
     pub(crate) fn runs(&self) -> bool {

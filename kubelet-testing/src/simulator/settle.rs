@@ -158,8 +158,16 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         ContainerView::init(pod.spec()).any(|view| {
             view.kind() == ContainerKind::Init
                 && self.last(pod, view.name()).is_some_and(|last| {
-                    last.ended
-                        .is_some_and(|(at, code, _)| code != 0 && at.elapsed() < CRASH_LOOP)
+                    // One that has just been started once more is in its loop as well.
+                    let failed = |end: Option<(Instant, i32, _)>| {
+                        end.is_some_and(|(at, code, _)| code != 0 && at.elapsed() < CRASH_LOOP)
+                    };
+                    failed(last.ended)
+                        || (last.runs()
+                            && self
+                                .checker
+                                .of_pod(pod.uid())
+                                .any(|(_, other)| other.name == view.name() && failed(other.ended)))
                 })
         })
     }
