@@ -3,6 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,13 @@ use tokio::time::Instant;
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// The time now.
     fn now(&self) -> Timestamp;
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<T: Clock + ?Sized> Clock for Arc<T> {
+    fn now(&self) -> Timestamp {
+        (**self).now()
+    }
 }
 
 /// The machine's wall clock.
@@ -59,6 +67,13 @@ impl Clock for TokioClock {
 pub trait RandomSource: fmt::Debug + Send + Sync + 'static {
     /// 64 random bits.
     fn next_u64(&self) -> u64;
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<T: RandomSource + ?Sized> RandomSource for Arc<T> {
+    fn next_u64(&self) -> u64 {
+        (**self).next_u64()
+    }
 }
 
 /// A small seeded generator: the same seed gives the same sequence. Not for secrets.

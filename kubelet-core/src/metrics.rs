@@ -1,8 +1,8 @@
 //! Small metric types without a registry: a part owns its numbers, and whoever asks pulls them.
 
 use std::fmt;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Counts up.
@@ -205,6 +205,13 @@ impl MetricSet {
 pub trait MetricSource: fmt::Debug + Send + Sync + 'static {
     /// Adds its samples.
     fn collect(&self, metrics: &mut MetricSet);
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl<T: MetricSource + ?Sized> MetricSource for Arc<T> {
+    fn collect(&self, metrics: &mut MetricSet) {
+        (**self).collect(metrics);
+    }
 }
 
 #[cfg(test)]

@@ -151,3 +151,32 @@ pub trait PodProvider: fmt::Debug + Send + Sync + 'static {
     /// up for by polling, which goes on in any case.
     fn changes(&self) -> BoxStream<'static, ProviderHint>;
 }
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: PodProvider + ?Sized> PodProvider for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    async fn list(&self) -> Result<Vec<ProvidedPod>, ProviderError> {
+        (**self).list().await
+    }
+    async fn create(&self, pod: &ResolvedPod) -> Result<(), ProviderError> {
+        (**self).create(pod).await
+    }
+    async fn update(&self, pod: &ResolvedPod) -> Result<(), ProviderError> {
+        (**self).update(pod).await
+    }
+    async fn delete(&self, uid: &PodUid, grace: Duration) -> Result<(), ProviderError> {
+        (**self).delete(uid, grace).await
+    }
+    async fn status(&self, uid: &PodUid) -> Result<Option<PodObservation>, ProviderError> {
+        (**self).status(uid).await
+    }
+    fn changes(&self) -> BoxStream<'static, ProviderHint> {
+        (**self).changes()
+    }
+}
+
+/// Keeps the trait usable as a trait object.
+const _: fn(&dyn PodProvider) = |_| {};

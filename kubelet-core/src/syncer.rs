@@ -167,6 +167,8 @@ pub enum AcquireError {
 pub struct StepContext {
     /// Asks the step to end soon: pulls, waits and back-offs end at once; run_sandbox, create, start and update finish.
     pub stop: CancellationToken,
+    /// Cancelled when the kubelet ends; `stop` then is too, but also for a new spec.
+    pub(crate) kubelet_stop: CancellationToken,
     /// The wish, which may change while the step runs: a termination's grace may shrink.
     pub wish: watch::Receiver<PodWish>,
     /// Where the step tells how it goes.
@@ -185,6 +187,7 @@ impl StepContext {
         events: Arc<dyn EventSink>,
     ) -> Self {
         Self {
+            kubelet_stop: stop.clone(),
             stop,
             wish,
             notes,

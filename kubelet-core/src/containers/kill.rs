@@ -97,7 +97,18 @@ impl ContainerSyncer {
     pub(super) async fn terminate_pod(&self, cx: &StepContext, doomed: Doomed<'_>) -> Result<(), SyncError> {
         let observed = doomed.observed();
         let memory = self.memory_of(doomed.uid());
-        let began = *super::lock(&memory).end_began.get_or_insert_with(Instant::now);
+        let began = {
+            let mut memory = super::lock(&memory);
+            let now = Instant::now();
+            // A grace that starts anew is without what hooks had of it before.
+            let had = observed
+                .containers
+                .iter()
+                .filter(|container| container.state != ContainerState::Exited)
+                .filter_map(|container| memory.prepared_to_stop.get(&container.id));
+            let began = now.checked_sub(had.max().copied().unwrap_or_default()).unwrap_or(now);
+            *memory.end_began.get_or_insert(began)
+        };
         let grace = GraceClock::of_termination(began, cx.wish.clone());
         let pod = match doomed {
             Doomed::Pod(work) => Some(&*work.pod),
@@ -106,7 +117,7 @@ impl ContainerSyncer {
         let killed = self.kill_containers(cx, pod, observed, &grace).await;
         if let Err(error) = killed {
             if error.nothing_happened() {
-                // No container was asked yet: all its time is still to come.
+                // No container was asked yet: its time, but for that of its hook, is still to come.
                 super::lock(&memory).end_began = None;
             }
             // The sandbox takes what still runs down at once: not before the containers have had their time.
@@ -220,7 +231,12 @@ impl ContainerSyncer {
         let is_first = match pod {
             Some(pod) => {
                 let memory = self.memory_of(pod.uid());
-                super::lock(&memory).prepared_to_stop.insert(id.clone())
+                let mut memory = super::lock(&memory);
+                let is_first = !memory.prepared_to_stop.contains_key(id);
+                if is_first {
+                    memory.prepared_to_stop.insert(id.clone(), Duration::ZERO);
+                }
+                is_first
             }
             None => true,
         };
@@ -231,13 +247,16 @@ impl ContainerSyncer {
                 "Killing",
                 message,
             ));
+            let begun = Instant::now();
             let prepared = self.pre_stop(cx, pod, view, id, &mut grace).await;
+            let memory = self.memory_of(pod.uid());
+            let mut memory = super::lock(&memory);
             if let Err(error) = prepared {
                 // Cut short: whoever stops it next runs the hook again.
-                let memory = self.memory_of(pod.uid());
-                super::lock(&memory).prepared_to_stop.remove(id);
+                memory.prepared_to_stop.remove(id);
                 return Err(error);
             }
+            memory.prepared_to_stop.insert(id.clone(), begun.elapsed());
         }
         if let Some(order) = order {
             tokio::select! {

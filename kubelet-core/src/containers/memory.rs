@@ -1,6 +1,6 @@
 //! What is remembered of a pod between steps. Lost with the agent, like upstream's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use std::time::Duration;
 
@@ -22,8 +22,9 @@ pub(super) struct PodMemory {
     pub(super) initialized_in: Option<SandboxId>,
     /// When the pod's containers were first asked to stop for good.
     pub(super) end_began: Option<Instant>,
-    /// Containers whose end was told and whose pre-stop hook has had its time, so that a repeated stop does neither again.
-    pub(super) prepared_to_stop: BTreeSet<ContainerId>,
+    /// Containers whose end was told and whose pre-stop hook has had its time, so that a repeated stop does neither again;
+    /// with what the hook took of their grace.
+    pub(super) prepared_to_stop: BTreeMap<ContainerId, Duration>,
     /// Sandboxes that do not last.
     pub(super) sandboxes: KeyedBackoff<()>,
     /// Restarts of all containers.
@@ -54,7 +55,7 @@ impl PodMemory {
             pull_errors: BTreeMap::new(),
             initialized_in: None,
             end_began: None,
-            prepared_to_stop: BTreeSet::new(),
+            prepared_to_stop: BTreeMap::new(),
             sandboxes: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             resets: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             uncertain: BTreeMap::new(),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
 use super::sync::Ground;
@@ -210,45 +211,35 @@ impl ContainerSyncer {
         let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
             return Ok(());
         };
-        // A hook runs once: a new spec is no reason to leave its outcome unknown, an end of the pod or the kubelet is.
-        let begun_with = cx.wish.borrow().spec_revision;
-        let mut wish = cx.wish.clone();
+        // A hook runs once: a new spec is no reason to leave its outcome unknown, or without its consequence; an end of
+        // the pod or the kubelet is.
         let run = self.run_hook(&cx.notes, id, hook, None);
-        tokio::pin!(run);
-        let mut is_asked = false;
-        let failed = loop {
-            tokio::select! {
-                biased;
-                () = cx.stop.cancelled(), if !is_asked => {
-                    is_asked = true;
-                    let wish = wish.borrow();
-                    if wish.terminate.is_some() || wish.spec_revision == begun_with {
-                        return Err(StartError::Stopped);
-                    }
-                }
-                ended = &mut run => match ended {
-                    Ok(()) => return Ok(()),
-                    Err(error) => break error,
-                },
-                _ = wish.changed(), if is_asked => {
-                    if wish.borrow_and_update().terminate.is_some() {
-                        return Err(StartError::Stopped);
-                    }
-                }
-            }
+        let failed = match despite_new_spec(cx, run).await {
+            None => return Err(StartError::Stopped),
+            Some(Ok(())) => return Ok(()),
+            Some(Err(error)) => error,
         };
         tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
         self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());
-        let killed = self
-            .kill_one(
-                cx,
-                pod,
-                id,
-                view.name(),
-                "FailedPostStartHook",
-                pod.facts().termination_grace,
-            )
-            .await;
+        let mut patient = cx.clone();
+        patient.stop = CancellationToken::new();
+        let kill = self.kill_one(
+            &patient,
+            pod,
+            id,
+            view.name(),
+            "FailedPostStartHook",
+            pod.facts().termination_grace,
+        );
+        tokio::pin!(kill);
+        let killed = match despite_new_spec(cx, &mut kill).await {
+            Some(killed) => killed,
+            None => {
+                // Asked, not dropped: it notes how far it came.
+                patient.stop.cancel();
+                kill.await
+            }
+        };
         if let Err(error) = killed {
             tracing::warn!(pod = %pod.key(), container = view.name(), ?error, "container not stopped after its hook failed");
         }
@@ -275,6 +266,18 @@ impl ContainerSyncer {
         if let StartError::Failed { message, .. } = failed {
             self.warn(cx, pod, view, "Failed", format!("Error: {message}"));
         }
+    }
+}
+
+/// Works until the pod or the kubelet is to end; nothing then. A new spec, which asks a step to stop too, is no reason.
+async fn despite_new_spec<T>(cx: &StepContext, work: impl Future<Output = T>) -> Option<T> {
+    let mut wish = cx.wish.clone();
+    tokio::select! {
+        biased;
+        () = cx.kubelet_stop.cancelled() => None,
+        // Gone is the worker, and so is the wish, only when the kubelet is.
+        _ = wish.wait_for(|wish| wish.terminate.is_some()) => None,
+        ended = work => Some(ended),
     }
 }
 

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kubelet_core::jiff::Timestamp;
-use kubelet_core::k8s_openapi::api::core::v1::PodStatus;
+use kubelet_core::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use kubelet_core::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubelet_core::{
     Backend, CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
-    KubeletHandle, NodeView, PodSnapshot, Quantity, RunError, SeededRandom, StateDir, StopReport, TokioClock,
+    KubeletHandle, NodeView, PodSnapshot, PodUid, Published, Quantity, RunError, SeededRandom, SourceKind, StateDir,
+    StatusSink, StatusUpdate, StopReport, TokioClock, async_trait,
 };
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::FakeRuntime;
@@ -33,6 +35,50 @@ impl Events {
     pub(crate) fn count(&self, reason: &str) -> usize {
         self.reasons().iter().filter(|r| *r == reason).count()
     }
+}
+
+/// What an API server would hold: all statuses that it was sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cluster(pub(crate) Arc<Mutex<Vec<StatusUpdate>>>);
+
+#[async_trait]
+impl StatusSink for Cluster {
+    async fn publish(&self, update: &StatusUpdate) -> Published {
+        self.0.lock().unwrap().push(update.clone());
+        Published::Accepted
+    }
+    async fn forget(&self, _uid: &PodUid) {}
+}
+
+impl Cluster {
+    /// The phases that were told, each once until it changed.
+    pub(crate) fn phases(&self) -> Vec<String> {
+        let told = self.0.lock().unwrap();
+        let mut phases: Vec<String> = told.iter().filter_map(|u| u.status.phase.clone()).collect();
+        phases.dedup();
+        phases
+    }
+
+    pub(crate) fn last(&self) -> Option<StatusUpdate> {
+        self.0.lock().unwrap().last().cloned()
+    }
+}
+
+/// The pod once its deletion was asked for.
+pub(crate) fn deleted(mut pod: Pod, grace: i64) -> Pod {
+    pod.metadata.deletion_timestamp = Some(Time(Timestamp::from_second(1_700_000_100).unwrap()));
+    pod.metadata.deletion_grace_period_seconds = Some(grace);
+    pod
+}
+
+/// A node with a source of static pods beside the usual one, which names none.
+pub(crate) async fn node_with_static_pods(runtime: &FakeRuntime) -> (Node, ChannelHandle) {
+    let (handle, source) = ChannelSource::new("file");
+    let node = Node::start_with(runtime, StateDir::in_memory(), |builder| {
+        builder.source(source.kind(SourceKind::Static))
+    });
+    node.pods.set(Vec::new()).await.unwrap();
+    (node, handle)
 }
 
 pub(crate) fn node_view() -> NodeView {
@@ -121,6 +167,31 @@ impl Node {
 
     pub(crate) fn phase(&self, name: &str) -> Option<String> {
         self.status(name).and_then(|status| status.phase.clone())
+    }
+
+    /// The status of one container.
+    pub(crate) fn container(&self, pod: &str, name: &str) -> Option<ContainerStatus> {
+        let status = self.status(pod)?;
+        [&status.init_container_statuses, &status.container_statuses]
+            .into_iter()
+            .flatten()
+            .flatten()
+            .find(|c| c.name == name)
+            .cloned()
+    }
+
+    pub(crate) fn restarts(&self, pod: &str, name: &str) -> Option<i32> {
+        self.container(pod, name).map(|c| c.restart_count)
+    }
+
+    /// Why a container waits, if it does.
+    pub(crate) fn waits_for(&self, pod: &str, name: &str) -> Option<String> {
+        self.container(pod, name)?.state?.waiting?.reason
+    }
+
+    pub(crate) async fn running(&self, pod: &str) {
+        self.until("running", |node| node.phase(pod).as_deref() == Some("Running"))
+            .await;
     }
 
     /// Waits, in simulated time, until a condition holds.

@@ -2,20 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::stream::BoxStream;
 use kubelet_core::jiff::Timestamp;
 use kubelet_core::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_core::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kubelet_core::{
-    ChannelSource, MapObjects, PodProvider, PodRecord, PodUid, ProviderError, Published, ResolvedPod, SourceKind,
-    SourceName, StateDir, StatusSink, StatusUpdate, WholePods, async_trait,
+    ChannelSource, MapObjects, PodObservation, PodProvider, PodRecord, PodUid, ProvidedPod, ProviderError,
+    ProviderHint, ResolvedPod, SourceKind, SourceName, StateDir, WholePods, async_trait,
 };
 use kubelet_testing::{CheckedStatusSink, FakeProvider, PodBuilder, ProviderOp};
 use tokio::time::sleep;
 
-use super::harness::Node;
+use super::harness::{Cluster, Node};
 
 fn node(provider: &FakeProvider, state: StateDir) -> Node {
     Node::start_backend(WholePods::new(provider.clone()), state, |builder| builder)
@@ -262,19 +263,6 @@ async fn a_broken_stream_of_hints_is_opened_again() {
     node.stop().await;
 }
 
-/// What an API server would hold: the last status that it was sent.
-#[derive(Clone, Debug, Default)]
-struct Cluster(Arc<Mutex<Vec<StatusUpdate>>>);
-
-#[async_trait]
-impl StatusSink for Cluster {
-    async fn publish(&self, update: &StatusUpdate) -> Published {
-        self.0.lock().unwrap().push(update.clone());
-        Published::Accepted
-    }
-    async fn forget(&self, _uid: &PodUid) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_status_wins_again_after_another_writer() {
     let (provider, cluster) = (FakeProvider::new(), Cluster::default());
@@ -448,4 +436,56 @@ async fn pods_converge_over_a_provider_that_fails_at_random() {
         assert!(provider.violations().is_empty(), "{:?}", provider.violations());
         node.stop().await;
     }
+}
+
+/// A provider whose pods never end, whatever it is asked.
+#[derive(Debug)]
+struct Stubborn(FakeProvider);
+
+#[async_trait]
+impl PodProvider for Stubborn {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    async fn list(&self) -> Result<Vec<ProvidedPod>, ProviderError> {
+        self.0.list().await
+    }
+    async fn create(&self, pod: &ResolvedPod) -> Result<(), ProviderError> {
+        self.0.create(pod).await
+    }
+    async fn update(&self, pod: &ResolvedPod) -> Result<(), ProviderError> {
+        self.0.update(pod).await
+    }
+    async fn delete(&self, uid: &PodUid, _grace: Duration) -> Result<(), ProviderError> {
+        self.0.delete(uid, Duration::from_secs(1_000_000)).await
+    }
+    async fn status(&self, uid: &PodUid) -> Result<Option<PodObservation>, ProviderError> {
+        self.0.status(uid).await
+    }
+    fn changes(&self) -> BoxStream<'static, ProviderHint> {
+        self.0.changes()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_orphan_is_asked_once_to_end() {
+    let provider = FakeProvider::new();
+    let stubborn = pod("web", "u1")
+        .container("app", |c| c.args(["ignore-term"]))
+        .spec(|spec| {
+            spec.containers.remove(0);
+        });
+    provider.create(&resolved(stubborn.build(), "api")).await.unwrap();
+    let shared: Arc<dyn PodProvider> = Arc::new(Stubborn(provider.clone()));
+    let node = Node::start_backend(WholePods::new(shared), StateDir::in_memory(), |builder| builder);
+    node.pods.set(Vec::new()).await.unwrap();
+    sleep(Duration::from_secs(300)).await;
+    assert!(provider.has(&PodUid::from("u1")));
+    assert_eq!(provider.count(ProviderOp::Delete), 1);
+    // Its status is not told any more either: the agent ends in time all the same.
+    provider.set_hanging(ProviderOp::Status, true);
+    sleep(Duration::from_secs(5)).await;
+    let begun = tokio::time::Instant::now();
+    node.stop().await;
+    assert!(begun.elapsed() <= Duration::from_secs(11), "{:?}", begun.elapsed());
 }

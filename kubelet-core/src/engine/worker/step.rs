@@ -64,12 +64,14 @@ impl Worker {
     }
 
     fn step_context(&self) -> StepContext {
-        StepContext::new(
+        let mut cx = StepContext::new(
             self.stop.child_token(),
             self.wish.clone(),
             self.notes.clone(),
             self.shared.events.clone(),
-        )
+        );
+        cx.kubelet_stop = self.stop.clone();
+        cx
     }
 
     /// Runs a step to its end. A change of the wish may ask it to stop; a look at the pod meanwhile refreshes its status,
