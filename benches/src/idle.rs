@@ -30,7 +30,19 @@ pub(crate) fn measure(sizes: &Sizes, tell: &mut dyn FnMut(Row)) {
         ));
     }
     let most = sizes.pods.last().copied().expect("at least two");
-    simulated().block_on(idle_hour(most, Duration::from_secs(sizes.idle_seconds), tell));
+    let hour = Duration::from_secs(sizes.idle_seconds);
+    let seen = idle_hour(most, hour);
+    tell(Row::new(
+        format!("idle: {} s of simulated time", hour.as_secs()),
+        most,
+        format!(
+            "{} calls but relists, {} status writes; {:.1} CPU-seconds, {:.1} to come up",
+            seen.calls,
+            seen.writes,
+            seen.idle.as_secs_f64(),
+            seen.up.as_secs_f64()
+        ),
+    ));
 }
 
 async fn share_of_core(count: usize, period: Duration, watch: Duration) -> f64 {
@@ -43,22 +55,37 @@ async fn share_of_core(count: usize, period: Duration, watch: Duration) -> f64 {
     share
 }
 
-/// Counts what happens while nothing is to be done. Relists come every 10 s, so that it is over in time.
-async fn idle_hour(count: usize, hour: Duration, tell: &mut dyn FnMut(Row)) {
-    let before = cpu_time();
-    let node = Node::with(Duration::from_secs(10), pods(Weight::Small, 0, count)).await;
-    tokio::time::sleep(Duration::from_secs(120)).await;
-    let (calls, writes, idle_from) = (node.calls_but_relists(), node.writes.count(), cpu_time());
-    tokio::time::sleep(hour).await;
-    let (calls, writes) = (node.calls_but_relists() - calls, node.writes.count() - writes);
-    tell(Row::new(
-        format!("idle: {} s of simulated time", hour.as_secs()),
-        count,
-        format!(
-            "{calls} calls but relists, {writes} status writes; {:.1} CPU-seconds, {:.1} to come up",
-            (cpu_time() - idle_from).as_secs_f64(),
-            (idle_from - before).as_secs_f64()
-        ),
-    ));
-    node.kill().await;
+/// What an idle node did, and what it cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IdleHour {
+    /// Calls of the runtime that are no relists.
+    pub calls: u64,
+    /// Writes to the status sink.
+    pub writes: u64,
+    /// CPU time of the coming up.
+    pub up: Duration,
+    /// CPU time of the hour.
+    pub idle: Duration,
+}
+
+/// Counts what happens in so much simulated time in which nothing is to be done. Relists come every 10 s, so that it is
+/// over in time.
+#[must_use]
+pub fn idle_hour(count: usize, hour: Duration) -> IdleHour {
+    simulated().block_on(async {
+        let before = cpu_time();
+        let node = Node::with(Duration::from_secs(10), pods(Weight::Small, 0, count)).await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        let (calls, writes, idle_from) = (node.calls_but_relists(), node.writes.count(), cpu_time());
+        tokio::time::sleep(hour).await;
+        let seen = IdleHour {
+            calls: node.calls_but_relists() - calls,
+            writes: node.writes.count() - writes,
+            up: idle_from - before,
+            idle: cpu_time() - idle_from,
+        };
+        node.kill().await;
+        seen
+    })
 }

@@ -15,6 +15,7 @@ mod reaction;
 mod relist;
 mod sizes;
 
+pub use idle::{IdleHour, idle_hour};
 pub use measure::Row;
 pub use memory::resident_after;
 pub use sizes::{Sizes, run};
