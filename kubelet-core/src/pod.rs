@@ -71,7 +71,12 @@ impl PodRecord {
         Ok(Self {
             pod: copy,
             facts,
-            api_status: pod.status.clone().map(Arc::new),
+            // An empty one says nothing, and most pods come with one.
+            api_status: pod
+                .status
+                .as_ref()
+                .filter(|status| **status != PodStatus::default())
+                .map(|status| Arc::new(status.clone())),
             source,
             source_kind,
         })

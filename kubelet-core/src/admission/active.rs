@@ -28,7 +28,8 @@ pub(super) struct ActivePod {
 
 #[derive(Debug)]
 struct Held {
-    requests: ResourceList,
+    /// Not a map: its nodes have room for eleven, and there is one of these for every pod.
+    requests: Box<[(Box<str>, Quantity)]>,
     ports: Vec<PortClaim>,
 }
 
@@ -70,14 +71,22 @@ impl ActivePods {
 
     /// What one pod holds.
     #[must_use]
-    pub fn requests_of(&self, uid: &PodUid) -> Option<&ResourceList> {
-        self.pods.get(uid).map(|active| &active.held.requests)
+    pub fn requests_of(&self, uid: &PodUid) -> Option<ResourceList> {
+        let held = &self.pods.get(uid)?.held.requests;
+        Some(
+            held.iter()
+                .map(|(name, amount)| (name.to_string(), amount.clone()))
+                .collect(),
+        )
     }
 
     /// Adds a pod, which takes the place of an earlier one with its UID. It holds what its spec requests.
     pub fn insert(&mut self, pod: Arc<PodRecord>) {
         let held = Held {
-            requests: countable_requests(&pod),
+            requests: countable_requests(&pod)
+                .into_iter()
+                .map(|(name, amount)| (name.into_boxed_str(), amount))
+                .collect(),
             ports: PortClaim::of_pod(&pod),
         };
         self.put(ActivePod {
@@ -111,10 +120,10 @@ impl ActivePods {
         let uid = active.pod.uid().clone();
         self.take(&uid);
         for (name, amount) in &active.held.requests {
-            match self.used.get_mut(name) {
+            match self.used.get_mut(&**name) {
                 Some(sum) => *sum = sum.saturating_add(amount),
                 None => {
-                    self.used.insert(name.clone(), amount.clone());
+                    self.used.insert(name.to_string(), amount.clone());
                 }
             }
         }
@@ -125,10 +134,10 @@ impl ActivePods {
     pub(super) fn take(&mut self, uid: &PodUid) -> Option<ActivePod> {
         let active = self.pods.remove(uid)?;
         for (name, amount) in &active.held.requests {
-            if let Some(sum) = self.used.get_mut(name) {
+            if let Some(sum) = self.used.get_mut(&**name) {
                 *sum = sum.saturating_sub(amount);
                 if sum.is_zero() {
-                    self.used.remove(name);
+                    self.used.remove(&**name);
                 }
             }
         }

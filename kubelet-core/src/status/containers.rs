@@ -39,7 +39,11 @@ impl ContainerStatuses {
 
     /// Puts the lists into a pod's status; empty ones are left out.
     pub(super) fn into_status(self, status: &mut PodStatus) {
-        let some = |list: Vec<ContainerStatus>| (!list.is_empty()).then_some(list);
+        let some = |mut list: Vec<ContainerStatus>| {
+            // One status of every pod is held for as long as the pod is there, and room for three more is a lot.
+            list.shrink_to_fit();
+            (!list.is_empty()).then_some(list)
+        };
         status.init_container_statuses = some(self.init);
         status.container_statuses = some(self.regular);
         status.ephemeral_container_statuses = some(self.ephemeral);

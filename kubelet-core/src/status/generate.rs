@@ -99,6 +99,7 @@ pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
         conditions.push(disruption);
         conditions::keep_transition_times(&mut conditions, input.previous, input.now);
     }
+    conditions.shrink_to_fit();
     let mut status = PodStatus {
         phase: Some(outcome.phase.as_str().to_owned()),
         reason: outcome.reason,

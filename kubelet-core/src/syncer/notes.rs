@@ -1,7 +1,6 @@
 //! What a step tells its worker while it runs.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,12 +11,17 @@ use crate::status::{StartReason, StartReasons};
 pub struct StepNotes {
     reasons: Mutex<StartReasons>,
     acted: AtomicBool,
-    in_flight: Mutex<BTreeMap<u64, String>>,
+    /// A list of one or two, and mostly empty: a map would keep a node for as long as the pod is there.
+    in_flight: Mutex<Vec<(u64, String)>>,
 }
 
 impl StepNotes {
     fn reasons_mut(&self) -> MutexGuard<'_, StartReasons> {
         self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn in_flight_mut(&self) -> MutexGuard<'_, Vec<(u64, String)>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A container could not be started; shown as its waiting reason until it can.
@@ -50,28 +54,21 @@ impl StepNotes {
 
     /// A call has begun; the report of a kubelet that cannot wait for its end names it.
     pub fn call_begun(&self, number: u64, what: String) {
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(number, what);
+        self.in_flight_mut().push((number, what));
     }
 
     /// A call has ended.
     pub fn call_ended(&self, number: u64) {
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&number);
+        let mut calls = self.in_flight_mut();
+        calls.retain(|(begun, _)| *begun != number);
+        if calls.is_empty() {
+            *calls = Vec::new();
+        }
     }
 
     /// The calls that have not ended.
     #[must_use]
     pub fn in_flight(&self) -> Vec<String> {
-        self.in_flight
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .values()
-            .cloned()
-            .collect()
+        self.in_flight_mut().iter().map(|(_, what)| what.clone()).collect()
     }
 }
