@@ -1,11 +1,15 @@
 //! The whole engine on the fake runtime, in simulated time.
 
 mod engine {
+    mod admission_faults;
     mod endings;
     mod harness;
     mod life;
     mod lifecycle_faults;
+    mod node_faults;
+    mod object_faults;
     mod repetition;
+    mod restart_faults;
     mod runtime_faults;
     mod source_faults;
     mod whole_pods;
