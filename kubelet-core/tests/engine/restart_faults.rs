@@ -193,6 +193,38 @@ async fn what_another_version_of_the_agent_made_is_taken_over_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_full_node_keeps_its_pods_over_a_restart_and_only_a_new_one_is_refused() {
+    let pod = |name: &str, created: i64| {
+        PodBuilder::new(name)
+            .uid(name)
+            .metadata(|m| m.creation_timestamp = Some(Time(Timestamp::from_second(created).unwrap())))
+            .container("app", |c| c.request("cpu", "32"))
+            .build()
+    };
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start(&runtime, state.clone());
+    let there = [pod("b", 1_700_000_000), pod("c", 1_700_000_000)];
+    node.pods.set(there.to_vec()).await.unwrap();
+    node.until("full", |_| live(&runtime) == (2, 2)).await;
+    node.kill().await;
+    let node = Node::start(&runtime, state);
+    // By its time and its name it comes before the others.
+    let mut pods = vec![pod("a", 1_600_000_000)];
+    pods.extend(there);
+    node.pods.set(pods).await.unwrap();
+    node.until("refused", |node| node.phase("a").as_deref() == Some("Failed"))
+        .await;
+    assert_eq!(node.status("a").unwrap().reason.as_deref(), Some("OutOfcpu"));
+    sleep(Duration::from_secs(120)).await;
+    for pod in ["b", "c"] {
+        assert_eq!(node.phase(pod).as_deref(), Some("Running"));
+    }
+    assert_eq!((live(&runtime), runtime.count(Op::CreateContainer)), ((2, 2), 2));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_completed_pod_of_which_nothing_is_left_is_not_run_again() {
     for (policy, code, phase) in [
         ("OnFailure", 0, "Succeeded"),
