@@ -12,6 +12,7 @@ mod engine {
     mod restart_faults;
     mod runtime_faults;
     mod source_faults;
+    mod static_faults;
     mod whole_pods;
     mod wishes;
 }

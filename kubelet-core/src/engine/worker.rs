@@ -94,7 +94,7 @@ pub(super) struct Worker {
     state: State,
     /// The wish that the present turn works for.
     taken: PodWish,
-    name: Option<NameGuard>,
+    name: Option<Arc<NameGuard>>,
     /// Looks begun later than this show all that this worker has done.
     mark: Seq,
     /// The pod's status before this life of the agent, where one is known.
@@ -120,7 +120,7 @@ impl Worker {
         uid: PodUid,
         shared: Arc<Shared>,
         wish: PodWish,
-        name: Option<NameGuard>,
+        name: Option<Arc<NameGuard>>,
         restored: Option<Arc<PodStatus>>,
         stop: CancellationToken,
     ) -> (Self, WorkerLink) {
@@ -271,7 +271,7 @@ impl Worker {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => return AGAIN,
-                    guard = &mut claim => break Some(guard),
+                    guard = &mut claim => break Some(Arc::new(guard)),
                     changed = self.wish.changed() => {
                         if changed.is_err() || self.wish.borrow().terminate.is_some() {
                             return AGAIN;

@@ -100,6 +100,8 @@ impl SyncLoop {
         let uid = pod.uid().clone();
         let operation = self.operation(&uid);
         let name = self.leftovers.remove(&uid).and_then(|leftover| leftover.name);
+        // While something else of its name is left, it waits for its turn like everybody.
+        let name = name.and_then(Arc::into_inner);
         let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
         let mut not_yet = None;
         if let Some(end) = self.end_of(&pod) {
@@ -128,7 +130,7 @@ impl SyncLoop {
                 not_yet,
             },
         );
-        self.spawn(&uid, wish, name);
+        self.spawn(&uid, wish, name.map(Arc::new));
     }
 
     /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
