@@ -296,6 +296,9 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
     }
     if ends_pods {
         report.still_running = still_running(&shared);
+        // Nobody tells it later: the next start starts the pods anew.
+        let left = deadline.saturating_duration_since(Instant::now());
+        shared.statuses.set_flush_within(left);
     }
     stop_rest.cancel();
     // A part that does not stop in time is dropped like everything else.
