@@ -2,6 +2,7 @@
 
 mod engine {
     mod admission_faults;
+    mod clock_faults;
     mod endings;
     mod harness;
     mod life;
