@@ -7,6 +7,7 @@ mod engine {
     mod harness;
     mod life;
     mod lifecycle_faults;
+    mod log_faults;
     mod node_faults;
     mod object_faults;
     mod repetition;
