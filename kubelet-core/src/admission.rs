@@ -31,7 +31,7 @@ pub use settings::NodeSettings;
 pub enum Operation {
     /// The pod is new here.
     New,
-    /// The pod ran here before the agent started: what it holds it has.
+    /// The pod was here before the agent started, or before it was asked about, and runs: what it holds it has.
     Restored,
     /// The pod runs and wants other resources.
     Resize,

@@ -10,13 +10,13 @@ use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::config::PodConfig;
 use crate::containers::{ContainerSyncer, Containers, NodeParts};
-use crate::engine::{Checkpoints, EngineMetrics, NameLocks, PartHealth, Shared, gate};
+use crate::engine::{Checkpoints, EngineMetrics, LogRotator, NameLocks, PartHealth, Shared, gate};
 use crate::event::{EventSink, TracingEvents};
 use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
 use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
-use crate::logs::LogPaths;
+use crate::logs::{LogPaths, LogRotation};
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
 use crate::pleg::PlegHealth;
@@ -112,6 +112,7 @@ pub struct KubeletBuilder {
     place: Place,
     cluster_domain: String,
     settings: Settings,
+    log_rotation: LogRotation,
     on_stop: OnStop,
 }
 
@@ -138,6 +139,7 @@ impl KubeletBuilder {
             },
             cluster_domain: String::new(),
             settings: Settings::default(),
+            log_rotation: LogRotation::default(),
             on_stop: OnStop::LeavePods,
         }
     }
@@ -259,6 +261,14 @@ impl KubeletBuilder {
         self
     }
 
+    /// When the logs of containers are rotated, and how much of them is kept. Default: at 10 MiB, five files of each
+    /// container. Whole-pod backends look after their own logs, and so does whoever uses
+    /// [`state_only`](Self::state_only).
+    pub fn log_rotation(mut self, rotation: LogRotation) -> Self {
+        self.log_rotation = rotation;
+        self
+    }
+
     /// What becomes of the pods when the kubelet stops. Default: they go on.
     pub fn on_stop(mut self, on_stop: OnStop) -> Self {
         self.on_stop = on_stop;
@@ -376,6 +386,17 @@ impl KubeletBuilder {
                 None,
             ),
         };
+        let log_rotator = runtime
+            .clone()
+            .filter(|_| files == NodeFiles::Disk)
+            .map(|runtime| LogRotator {
+                runtime,
+                cache: cache.clone(),
+                clock: self.clock.clone(),
+                rotation: self.log_rotation.clone(),
+                period: self.settings.log_check_period,
+                timeout: self.settings.runtime_request_timeout,
+            });
         let threshold = generator
             .as_ref()
             .map_or(std::time::Duration::from_secs(180), |generator| {
@@ -437,6 +458,7 @@ impl KubeletBuilder {
                 shared,
                 config,
                 observer,
+                log_rotator,
                 sources: self.sources,
                 sinks: self.status_sinks,
                 parts: self.parts,

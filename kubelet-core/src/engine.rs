@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod gate;
+mod log_rotation;
 mod names;
 mod parts;
 mod shared;
@@ -10,6 +11,7 @@ mod worker;
 
 pub(crate) use checkpoint::Checkpoints;
 pub(crate) use gate::{Gate, GateKeeper, gate, watch_backend};
+pub(crate) use log_rotation::LogRotator;
 pub(crate) use names::NameLocks;
 pub(crate) use parts::{PartHealth, PartsContext, run_parts};
 pub(crate) use shared::{EngineMetrics, Shared};

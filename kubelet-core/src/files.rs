@@ -59,6 +59,12 @@ impl NodeFiles {
         self.run(Ok(()), move || crate::logs::remove_logs(&log)).await
     }
 
+    /// Removes the logs of instances before that one from a container's folder of logs.
+    pub(crate) async fn remove_logs_before(self, dir: PathBuf, first_kept: u32) -> io::Result<()> {
+        self.run(Ok(()), move || crate::logs::remove_logs_before(&dir, first_kept))
+            .await
+    }
+
     /// What a container left as its termination message, after the runtime's own message.
     pub(crate) async fn termination_message(self, container: ObservedContainer, in_pod: usize) -> Option<String> {
         match self {

@@ -18,7 +18,8 @@ use crate::builder::{Backend, KubeletBuilder};
 use crate::cache::{CacheWriter, RelistRequests};
 use crate::config::PodConfig;
 use crate::engine::{
-    Command, Feeds, GateKeeper, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts, watch_backend,
+    Command, Feeds, GateKeeper, LogRotator, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts,
+    watch_backend,
 };
 use crate::handle::KubeletHandle;
 use crate::ids::PodUid;
@@ -91,6 +92,8 @@ pub(crate) struct RunParts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) config: PodConfig,
     pub(crate) observer: Observer,
+    /// Nothing where no logs are on disk, or others look after them.
+    pub(crate) log_rotator: Option<LogRotator>,
     pub(crate) sources: Vec<Arc<dyn PodSource>>,
     pub(crate) sinks: Vec<Arc<dyn StatusSink>>,
     pub(crate) parts: Vec<Arc<dyn Runnable>>,
@@ -218,6 +221,16 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         }
         .in_current_span(),
     );
+    if let Some(rotator) = parts.log_rotator {
+        let rotating = rotator.run(stop_rest.clone());
+        tasks.spawn(
+            async move {
+                rotating.await;
+                Ended::Other
+            }
+            .in_current_span(),
+        );
+    }
     let working = run_parts(
         parts.parts,
         PartsContext {
@@ -296,6 +309,9 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
     }
     if ends_pods {
         report.still_running = still_running(&shared);
+        // Nobody tells it later: the next start starts the pods anew.
+        let left = deadline.saturating_duration_since(Instant::now());
+        shared.statuses.set_flush_within(left);
     }
     stop_rest.cancel();
     // A part that does not stop in time is dropped like everything else.

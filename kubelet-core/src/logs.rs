@@ -17,6 +17,7 @@ mod writer;
 mod tests;
 
 pub use self::error::LogError;
+pub(crate) use self::path::remove_logs_before;
 pub use self::path::{
     LogPaths, container_log_link, container_log_name, pod_uid_of_log_dir, restart_count_from_log_dir,
 };

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -18,6 +19,8 @@ pub struct PodObservation {
     pub key: Option<PodKey>,
     /// The source that the pod came from, where its sandbox says so.
     pub source: Option<String>,
+    /// How long its containers get to end, where they say so.
+    pub termination_grace: Option<Duration>,
     /// The pod's addresses, primary first.
     pub ips: Vec<IpAddr>,
     /// Its sandboxes, newest first.
@@ -180,6 +183,7 @@ impl PodObservation {
             uid,
             key: None,
             source: None,
+            termination_grace: None,
             ips: Vec::new(),
             sandboxes: Vec::new(),
             containers: Vec::new(),
@@ -200,6 +204,11 @@ impl PodObservation {
             .unwrap_or_default();
         let key = newest.map(|sandbox| sandbox.key.clone());
         let source = newest.and_then(|sandbox| sandbox.annotations.get(annotation::CONFIG_SOURCE).cloned());
+        let graces = containers.iter().filter_map(|container| {
+            let seconds = ContainerAnnotations::read(&container.annotations).termination_grace?;
+            u64::try_from(seconds).ok().map(Duration::from_secs)
+        });
+        let termination_grace = graces.max();
         let mut seen: Vec<ObservedContainer> = containers.into_iter().map(ObservedContainer::from).collect();
         seen.sort_by(|a, b| {
             (a.name.as_str(), b.attempt, b.created_at, b.id.as_str()).cmp(&(
@@ -214,6 +223,7 @@ impl PodObservation {
             uid,
             key,
             source,
+            termination_grace,
             ips,
             sandboxes: sandboxes.iter().map(ObservedSandbox::from).collect(),
             containers: seen,
@@ -264,7 +274,7 @@ mod tests {
 
     use super::PodObservation;
     use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
-    use crate::runtime::{ContainerState, ContainerStatus, SandboxState, SandboxStatus};
+    use crate::runtime::{ContainerState, ContainerStatus, SandboxState, SandboxStatus, annotation};
 
     fn sandbox(id: &str, attempt: u32, state: SandboxState) -> SandboxStatus {
         let mut status = SandboxStatus::new(
@@ -290,6 +300,24 @@ mod tests {
         };
         assert_eq!(of(SandboxState::Ready).ips.len(), 1);
         assert!(of(SandboxState::NotReady).ips.is_empty());
+    }
+
+    #[test]
+    fn the_longest_grace_of_its_containers_is_that_of_the_pod() {
+        let of = |graces: &[Option<&str>]| {
+            let containers = graces.iter().enumerate().map(|(attempt, grace)| {
+                let attempt = u32::try_from(attempt).unwrap();
+                let (id, state) = (ContainerId::from("c"), ContainerState::Running);
+                let mut status = ContainerStatus::new(id, "c".to_owned(), attempt, state, Timestamp::UNIX_EPOCH);
+                let note = grace.map(|grace| (annotation::POD_TERMINATION_GRACE.to_owned(), grace.to_owned()));
+                status.annotations.extend(note);
+                status
+            });
+            let seen = PodObservation::from_statuses(PodUid::from("u"), Vec::new(), containers.collect());
+            seen.termination_grace.map(|grace| grace.as_secs())
+        };
+        assert_eq!(of(&[Some("5"), Some("30"), None]), Some(30));
+        assert_eq!(of(&[Some("-5"), Some("soon"), None]), None);
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct Settings {
     pub image_backoff: (Duration, Duration),
     /// How many images are pulled at once. 1, as upstream.
     pub parallel_image_pulls: usize,
+    /// How often the logs of running containers are looked at, and rotated where they have grown too large. 10 s.
+    pub log_check_period: Duration,
     /// Publishes of statuses under way at once, per sink. 8.
     pub parallel_publishes: usize,
 }
@@ -40,6 +42,7 @@ impl Default for Settings {
             crash_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
             image_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
             parallel_image_pulls: 1,
+            log_check_period: Duration::from_secs(10),
             parallel_publishes: 8,
         }
     }

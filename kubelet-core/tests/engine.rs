@@ -1,13 +1,20 @@
 //! The whole engine on the fake runtime, in simulated time.
 
 mod engine {
+    mod admission_faults;
+    mod clock_faults;
     mod endings;
     mod harness;
     mod life;
     mod lifecycle_faults;
+    mod log_faults;
+    mod node_faults;
+    mod object_faults;
     mod repetition;
+    mod restart_faults;
     mod runtime_faults;
     mod source_faults;
+    mod static_faults;
     mod whole_pods;
     mod wishes;
 }

@@ -193,3 +193,56 @@ mod stamp {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+    use serde_json::{Value, json};
+
+    use super::{ContainerFile, ExitFile, Identity, ProcessFile, SandboxFile};
+
+    /// What version 0.1.0 writes. Never to be changed: what it says is on disks.
+    const SANDBOX: &str = r#"{"pod_uid": "u", "namespace": "default", "name": "web", "attempt": 0, "boot_id": "b",
+        "created_at": "2026-01-02T03:04:05.123456789Z", "handler": "", "host_network": false,
+        "labels": {"io.kubernetes.pod.uid": "u"}, "annotations": {}}"#;
+    const CONTAINER: &str = r#"{"sandbox_id": "s", "pod_uid": "u", "name": "app", "attempt": 1, "boot_id": "b",
+        "created_at": "2026-01-02T03:04:05Z", "image": "host", "image_ref": "host", "labels": {}, "annotations": {},
+        "log_path": "/var/log/pods/x/app/1.log", "stop_signal": 15, "process": {"argv": ["true"], "env": [["A", "b"]],
+        "working_dir": "", "root": null, "read_only_root": false,
+        "mounts": [{"container_path": "/a", "host_path": "/b", "read_only": true}],
+        "user": {"uid": 1, "gid": 1, "groups": [2]}, "no_new_privileges": true, "oom_score_adj": -997}}"#;
+    const SUPERVISOR: &str = r#"{"pid": 7, "start_time": 123}"#;
+    const PROCESS: &str = r#"{"main": {"pid": 8, "start_time": 124}, "started_at": "2026-01-02T03:04:06Z"}"#;
+    const EXIT: &str = r#"{"exit_code": 137, "signal": 9, "finished_at": "2026-01-02T03:04:07Z", "reason": "Error",
+        "message": ""}"#;
+
+    /// Reads a record as it is, and as a later version may write it.
+    fn read<T: DeserializeOwned>(text: &str) -> [T; 2] {
+        let mut later: Value = serde_json::from_str(text).unwrap();
+        later["of_a_later_version"] = json!({"any": ["thing"]});
+        [text.to_owned(), later.to_string()].map(|text| serde_json::from_str(&text).unwrap())
+    }
+
+    #[test]
+    fn records_of_other_versions_are_read() {
+        for sandbox in read::<SandboxFile>(SANDBOX) {
+            assert_eq!(
+                (&*sandbox.name, sandbox.created_at.subsec_nanosecond()),
+                ("web", 123_456_789)
+            );
+        }
+        for container in read::<ContainerFile>(CONTAINER) {
+            assert_eq!(
+                (container.attempt, container.process.user.unwrap().groups),
+                (1, vec![2])
+            );
+            assert!(container.process.mounts[0].read_only);
+        }
+        assert_eq!(read::<Identity>(SUPERVISOR).map(|who| who.pid), [7, 7]);
+        assert_eq!(read::<ProcessFile>(PROCESS).map(|process| process.main.pid), [8, 8]);
+        assert_eq!(
+            read::<ExitFile>(EXIT).map(|exit| (exit.exit_code, exit.signal)),
+            [(137, Some(9)); 2]
+        );
+    }
+}

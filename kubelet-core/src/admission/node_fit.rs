@@ -8,7 +8,7 @@ mod taints;
 mod tests;
 
 use super::ports::PortClaim;
-use super::{Admission, AdmitHandler, AdmitRequest};
+use super::{Admission, AdmitHandler, AdmitRequest, Operation};
 use failure::FitFailure;
 pub(super) use resources::is_extended;
 
@@ -18,9 +18,10 @@ pub(super) use resources::is_extended;
 /// taints with the effect `NoExecute` count, and not for static pods. The first failure is the answer, in the order of
 /// the upstream kubelet.
 ///
-/// A [restored](super::Operation::Restored) pod is checked like a new one, against the other pods that are active.
+/// A [restored](super::Operation::Restored) pod is not asked about resources and ports: it has what it holds, whatever
+/// was let in before it was asked about, and whatever the node has by now.
 ///
-/// Source: kubelet 1.36, `lifecycle/predicate.go`; reasons and messages are its own.
+/// Source: kubelet 1.36, `lifecycle/predicate.go`; reasons and messages are its own. It asks about all after a restart.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct NodeFit {
@@ -33,10 +34,11 @@ pub struct NodeFit {
 impl NodeFit {
     /// All that does not fit, in the order of the upstream kubelet.
     fn failures(&self, req: &AdmitRequest<'_>) -> Vec<FitFailure> {
-        let mut failures: Vec<_> = resources::shortages(req)
-            .into_iter()
-            .map(FitFailure::Insufficient)
-            .collect();
+        let has_its_room = req.operation == Operation::Restored;
+        let mut failures = Vec::new();
+        if !has_its_room {
+            failures.extend(resources::shortages(req).into_iter().map(FitFailure::Insufficient));
+        }
         let spec = req.pod.spec();
         if !affinity::matches(spec, req.node) {
             failures.push(FitFailure::NodeAffinity);
@@ -46,7 +48,7 @@ impl NodeFit {
             failures.push(FitFailure::NodeName);
         }
         let ports = PortClaim::of_pod(req.pod);
-        if req.others.port_holder(&ports, self.shared_network).is_some() {
+        if !has_its_room && req.others.port_holder(&ports, self.shared_network).is_some() {
             failures.push(FitFailure::NodePorts);
         }
         if !req.pod.is_static() && taints::untolerated(spec, &req.node.taints).is_some() {

@@ -82,7 +82,8 @@ pub enum BackoffDecision {
 /// each further end.
 ///
 /// A wall clock that jumps back cannot stretch a wait: the time since a container's end is also measured from the moment
-/// when its end was first seen here, on a clock that never jumps. One that jumps forward may shorten it.
+/// when its end was first seen here, on a clock that never jumps. One that jumps forward shortens it by no more than the
+/// container ran, and makes no run a long one.
 #[derive(Debug, Default)]
 pub struct CrashBackoff {
     settings: CrashBackoffSettings,
@@ -152,6 +153,7 @@ impl CrashBackoff {
         let since_end = end
             .wall
             .map_or(Duration::ZERO, |wall| between(wall, now))
+            .min(mono.saturating_duration_since(entry.started_mono))
             .max(mono.saturating_duration_since(end.mono));
         match entry.delay.checked_sub(since_end) {
             Some(left) if !left.is_zero() && !self.ran_long(entry, &end) => BackoffDecision::Wait {
@@ -198,10 +200,11 @@ impl CrashBackoff {
 
     /// Whether the container ran for long enough, since it was last started here, to start over.
     fn ran_long(&self, entry: &Entry, end: &End) -> bool {
+        let at_most = end.mono.saturating_duration_since(entry.started_mono);
         let ran = match end.wall {
-            Some(wall) if wall >= entry.started => between(entry.started, wall),
+            Some(wall) if wall >= entry.started => between(entry.started, wall).min(at_most),
             // It ended before it was started, by the wall clock: that one jumped, or the start came to nothing.
-            _ => end.mono.saturating_duration_since(entry.started_mono),
+            _ => at_most,
         };
         ran > self.settings.reset_after
     }
@@ -358,6 +361,29 @@ mod tests {
             backoff.check(&key, &exited, set_back(), Instant::now()),
             BackoffDecision::StartNow
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wall_clock_that_jumps_forward_shortens_no_wait() {
+        let mut backoff = CrashBackoff::default();
+        let (clock, key, began) = (clock(), key("img", "1"), Instant::now());
+        let later = || clock.now() + SignedDuration::from_hours(24);
+        backoff.check(&key, &ended(0, Some(clock.now())), clock.now(), began);
+        // It runs for a second, in which the clock is set forward by a day: that is no long run.
+        advance(Duration::from_secs(1)).await;
+        let exited = ended(1, Some(later()));
+        let until = Instant::now() + Duration::from_secs(10);
+        let delay = Duration::from_secs(10);
+        let wait = BackoffDecision::Wait { delay, until };
+        assert_eq!(backoff.check(&key, &exited, later(), Instant::now()), wait);
+        advance(Duration::from_secs(5)).await;
+        // It is set forward once more while the container waits: by no more than its run is the wait shortened.
+        let much_later = later() + SignedDuration::from_hours(24);
+        let BackoffDecision::Wait { until: sooner, .. } = backoff.check(&key, &exited, much_later, Instant::now())
+        else {
+            panic!("it waits");
+        };
+        assert!(sooner <= until && sooner + Duration::from_secs(1) >= until);
     }
 
     #[tokio::test(start_paused = true)]

@@ -140,9 +140,20 @@ impl ContainerSyncer {
         let dir = ground.sandbox.log_directory.join(view.name());
         self.node
             .files
-            .make_dirs(vec![dir])
+            .make_dirs(vec![dir.clone()])
             .await
             .map_err(|error| StartError::failed(CONFIG_ERROR, format!("cannot make {error}")))?;
+        // Containers that somebody else removed leave their logs: without end, if they keep crashing. The last one's stays,
+        // which also tells the count.
+        let kept = observed.of_name(view.name()).map(|c| c.restart_count.max(c.attempt));
+        let first_kept = kept.min().unwrap_or(count).min(count.saturating_sub(1));
+        if let Err(error) = self.node.files.remove_logs_before(dir, first_kept).await {
+            tracing::debug!(
+                error = &error as &dyn std::error::Error,
+                container = view.name(),
+                "old logs not removed"
+            );
+        }
         let log_path = PathBuf::from(crate::logs::container_log_name(view.name(), count));
         Ok((count, log_path))
     }

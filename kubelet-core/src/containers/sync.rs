@@ -14,6 +14,7 @@ use crate::ids::SandboxId;
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
 use crate::runtime::{RuntimeError, SandboxConfig, SandboxState};
+use crate::status::reason;
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
 
 /// From how many unknown outcomes in a row on they are shown.
@@ -196,6 +197,7 @@ impl ContainerSyncer {
         match &actions.sandbox {
             SandboxAction::None => Ok(None),
             SandboxAction::Keep(id) => {
+                self.has_sandbox(cx, pod);
                 let attempt = work
                     .observed
                     .sandboxes
@@ -221,6 +223,9 @@ impl ContainerSyncer {
                         if times == SHOWN_FROM {
                             self.tell_no_sandbox(cx, pod, &error);
                         }
+                        if times >= SHOWN_FROM {
+                            show_no_sandbox(cx, actions, &error);
+                        }
                         return Err(SyncError::Failed {
                             what: "cannot create pod sandbox".to_owned(),
                             retry_at: Some(Instant::now() + pause),
@@ -231,11 +236,12 @@ impl ContainerSyncer {
                         // A pod that is being ended does not care.
                         if !cx.stop.is_cancelled() {
                             self.tell_no_sandbox(cx, pod, &error);
+                            show_no_sandbox(cx, actions, &error);
                         }
                         return Err(SyncError::failed("cannot create pod sandbox", error));
                     }
                 };
-                super::lock(&self.memory_of(pod.uid())).uncertain.remove(SANDBOX);
+                self.has_sandbox(cx, pod);
                 let status = match self.call_sandbox_status(&cx.notes, &sandbox_id).await {
                     Ok(status) => status,
                     Err(error) => {
@@ -264,6 +270,16 @@ impl ContainerSyncer {
                     pod_ips: status.ips,
                     work,
                 }))
+            }
+        }
+    }
+
+    /// Takes back what was shown for lack of a sandbox: it was made, or turned up.
+    fn has_sandbox(&self, cx: &StepContext, pod: &PodRecord) {
+        super::lock(&self.memory_of(pod.uid())).uncertain.remove(SANDBOX);
+        for (container, failed) in cx.notes.reasons() {
+            if failed.reason == reason::CREATE_POD_SANDBOX_ERROR {
+                cx.notes.started(&container);
             }
         }
     }
@@ -358,6 +374,15 @@ impl ContainerSyncer {
                 Ok(false)
             }
         }
+    }
+}
+
+/// Shows why the containers wait that would be started now.
+fn show_no_sandbox(cx: &StepContext, actions: &PodActions, error: &RuntimeError) {
+    let text = crate::error::error_chain(error);
+    for start in actions.starts() {
+        cx.notes
+            .start_failed(&start.name, reason::CREATE_POD_SANDBOX_ERROR, text.clone());
     }
 }
 

@@ -4,7 +4,7 @@ mod dispatch;
 mod leftovers;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -52,8 +52,8 @@ struct Entry {
 struct Leftover {
     /// The source that it came from, where it says so.
     source: Option<SourceName>,
-    /// Held for it, so that no other static pod of that name starts beside it.
-    name: Option<NameGuard>,
+    /// Held for it, so that no other static pod of that name starts beside it; shared by all that is left of the name.
+    name: Option<Arc<NameGuard>>,
     /// A worker ends it.
     working: bool,
 }
@@ -66,6 +66,8 @@ pub(crate) struct SyncLoop {
     kinds: BTreeMap<SourceName, SourceKind>,
     entries: BTreeMap<PodUid, Entry>,
     leftovers: BTreeMap<PodUid, Leftover>,
+    /// The names that leftovers hold, or held.
+    leftover_names: BTreeMap<String, Weak<NameGuard>>,
     /// Checkpoints of an earlier life, until their pods are named or known to be gone.
     restored: BTreeMap<PodUid, Arc<PodStatus>>,
     workers: JoinSet<WorkerEnd>,
@@ -120,6 +122,7 @@ impl SyncLoop {
             kinds,
             entries: BTreeMap::new(),
             leftovers: BTreeMap::new(),
+            leftover_names: BTreeMap::new(),
             restored: BTreeMap::new(),
             workers: JoinSet::new(),
             sources_ready,
@@ -173,7 +176,7 @@ impl SyncLoop {
     }
 
     /// Starts a worker for a wish.
-    fn spawn(&mut self, uid: &PodUid, wish: PodWish, name: Option<NameGuard>) {
+    fn spawn(&mut self, uid: &PodUid, wish: PodWish, name: Option<Arc<NameGuard>>) {
         let restored = self
             .restored
             .get(uid)

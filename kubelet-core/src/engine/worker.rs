@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -94,7 +95,7 @@ pub(super) struct Worker {
     state: State,
     /// The wish that the present turn works for.
     taken: PodWish,
-    name: Option<NameGuard>,
+    name: Option<Arc<NameGuard>>,
     /// Looks begun later than this show all that this worker has done.
     mark: Seq,
     /// The pod's status before this life of the agent, where one is known.
@@ -112,6 +113,8 @@ pub(super) struct Worker {
     /// Since the last good look somebody was told that there is none.
     told_blind: bool,
     told_deadline: bool,
+    /// When this worker began, by the wall and by a clock that nobody sets.
+    began: (Timestamp, Instant),
 }
 
 impl Worker {
@@ -120,11 +123,12 @@ impl Worker {
         uid: PodUid,
         shared: Arc<Shared>,
         wish: PodWish,
-        name: Option<NameGuard>,
+        name: Option<Arc<NameGuard>>,
         restored: Option<Arc<PodStatus>>,
         stop: CancellationToken,
     ) -> (Self, WorkerLink) {
         let taken = wish.clone();
+        let began = (shared.clock.now(), Instant::now());
         let (wisher, wish) = watch::channel(wish);
         let wisher = Arc::new(wisher);
         let (stage, stages) = watch::channel(Stage::Waiting);
@@ -155,6 +159,7 @@ impl Worker {
             hold_until: None,
             told_blind: false,
             told_deadline: false,
+            began,
         };
         (worker, link)
     }
@@ -195,6 +200,14 @@ impl Worker {
             finished,
             taken: self.taken,
         }
+    }
+
+    /// Wall time as if nobody had set the clock since this worker began: a pod's active time is no longer or shorter for
+    /// that.
+    fn active_now(&self) -> Timestamp {
+        let (wall, since) = self.began;
+        let elapsed = SignedDuration::try_from(since.elapsed()).unwrap_or(SignedDuration::MAX);
+        wall.checked_add(elapsed).unwrap_or(Timestamp::MAX)
     }
 
     fn enter(&self, stage: Stage) {
@@ -271,7 +284,7 @@ impl Worker {
                 tokio::select! {
                     biased;
                     () = self.stop.cancelled() => return AGAIN,
-                    guard = &mut claim => break Some(guard),
+                    guard = &mut claim => break Some(Arc::new(guard)),
                     changed = self.wish.changed() => {
                         if changed.is_err() || self.wish.borrow().terminate.is_some() {
                             return AGAIN;

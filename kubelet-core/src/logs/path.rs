@@ -96,6 +96,31 @@ pub fn restart_count_from_log_dir(dir: &Path) -> io::Result<u32> {
     Ok(count)
 }
 
+/// Removes the logs of instances before `first_kept` from a container's log directory, rotated ones too: instances of
+/// which nothing is left but their logs. A directory that is missing has none.
+///
+/// # Errors
+/// The first that cannot be removed; the others are still tried.
+pub(crate) fn remove_logs_before(dir: &Path, first_kept: u32) -> io::Result<()> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(err) => return Err(err),
+    };
+    let mut outcome = Ok(());
+    for entry in entries {
+        let name = entry?.file_name();
+        let is_older = name
+            .to_str()
+            .and_then(restart_count_of)
+            .is_some_and(|of| of < first_kept);
+        if is_older && let Err(err) = std::fs::remove_file(dir.join(name)) {
+            outcome = outcome.and(Err(err));
+        }
+    }
+    outcome
+}
+
 /// The number in `7.log`, `7.log.20260102-030405` and the like. Numbers that fit no restart count
 /// are not ours.
 fn restart_count_of(file_name: &str) -> Option<u32> {
@@ -106,7 +131,10 @@ fn restart_count_of(file_name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LogPaths, container_log_link, pod_uid_of_log_dir, restart_count_from_log_dir, restart_count_of};
+    use super::{
+        LogPaths, container_log_link, pod_uid_of_log_dir, remove_logs_before, restart_count_from_log_dir,
+        restart_count_of,
+    };
 
     #[test]
     fn paths_follow_the_upstream_layout() {
@@ -148,6 +176,30 @@ mod tests {
         ] {
             assert_eq!(restart_count_of(name), want, "{name}");
         }
+    }
+
+    #[test]
+    fn logs_of_instances_that_are_gone_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        remove_logs_before(&dir.path().join("missing"), 7).unwrap();
+        for name in [
+            "2.log",
+            "3.log.20260102-030405.gz",
+            "10.log",
+            "4.log",
+            "4.log.20260102-030405",
+            "1.txt",
+            "x.log",
+        ] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        remove_logs_before(dir.path(), 4).unwrap();
+        let left = std::fs::read_dir(dir.path()).unwrap();
+        let mut left: Vec<_> = left
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["1.txt", "10.log", "4.log", "4.log.20260102-030405", "x.log"]);
     }
 
     #[test]

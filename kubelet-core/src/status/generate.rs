@@ -34,6 +34,8 @@ pub struct StatusInput<'a> {
     pub runtime_name: &'a str,
     /// Wall time.
     pub now: Timestamp,
+    /// The time by which the pod's active time is judged: wall time too, but for clocks that were set while it was active.
+    pub active_now: Timestamp,
     /// The node's addresses, primary first, as far as they are known. The first, and the first of the other family, count.
     pub host_ips: &'a [IpAddr],
     /// All containers are stopped for good, whatever their restart policies say.
@@ -61,6 +63,7 @@ impl<'a> StatusInput<'a> {
             reasons: &NO_REASONS,
             runtime_name,
             now,
+            active_now: now,
             host_ips: &[],
             terminal: false,
             sandbox_needed: false,
@@ -167,7 +170,7 @@ fn outcome(input: &StatusInput<'_>, statuses: &ContainerStatuses) -> Outcome {
     });
     if ended.is_none() {
         let deadline = active_deadline(input.pod, input.previous)
-            .is_some_and(|deadline| input.now >= deadline)
+            .is_some_and(|deadline| input.active_now >= deadline)
             .then(StatusOverride::deadline_exceeded);
         if let Some(word) = input.status_override.or(deadline.as_ref()) {
             return Outcome {

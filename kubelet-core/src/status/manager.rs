@@ -3,7 +3,7 @@
 mod delivery;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PodStatus;
@@ -115,6 +115,8 @@ pub struct StatusManager {
     journal: Journal,
     clock: Arc<dyn Clock>,
     settings: StatusSettings,
+    /// [`StatusSettings::flush_within`], as it is now.
+    flush_within: Arc<Mutex<Duration>>,
     numbers: Arc<Numbers>,
 }
 
@@ -140,6 +142,7 @@ impl StatusManager {
         Self {
             journal: Journal::default(),
             clock,
+            flush_within: Arc::new(Mutex::new(settings.flush_within)),
             settings,
             numbers: Arc::new(Numbers {
                 told: Histogram::new(SYNC_BUCKETS),
@@ -229,6 +232,11 @@ impl StatusManager {
         self.journal.reader()
     }
 
+    /// Changes for how long what was not told yet is still told after the stop. To be called before it.
+    pub fn set_flush_within(&self, time: Duration) {
+        *self.flush_within.lock().unwrap_or_else(PoisonError::into_inner) = time;
+    }
+
     /// Tells the sinks what changes, until `stop` is cancelled. Each sink goes at its own pace; idle pods cost nothing.
     ///
     /// After the stop nothing more is told, unless [`StatusSettings::flush_within`] says so, and calls that go on are dropped.
@@ -243,7 +251,13 @@ impl StatusManager {
         let mut tasks = JoinSet::new();
         for (number, sink) in sinks.into_iter().enumerate() {
             let span = tracing::info_span!("status_sink", number);
-            let delivery = Delivery::new(sink, self.journal.reader(), &self.settings, self.numbers.clone());
+            let delivery = Delivery::new(
+                sink,
+                self.journal.reader(),
+                self.settings.publish_concurrency,
+                self.flush_within.clone(),
+                self.numbers.clone(),
+            );
             tasks.spawn(delivery.run(stop.child_token()).instrument(span));
         }
         let mut panic = None;

@@ -34,6 +34,8 @@ pub mod reason {
     pub const REGISTRY_UNAVAILABLE: &str = "RegistryUnavailable";
     /// An image's signature is not accepted.
     pub const SIGNATURE_VALIDATION_FAILED: &str = "SignatureValidationFailed";
+    /// The sandbox that the container is to be made in could not be made. Upstream only tells an event of that.
+    pub const CREATE_POD_SANDBOX_ERROR: &str = "CreatePodSandboxError";
     /// What the container is to be made from could not be put together.
     pub const CREATE_CONTAINER_CONFIG_ERROR: &str = "CreateContainerConfigError";
     /// Preparing the making of a container failed.

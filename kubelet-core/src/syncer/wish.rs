@@ -8,7 +8,8 @@ use tokio::time::Instant;
 use crate::pod::PodRecord;
 use crate::status::StatusOverride;
 
-/// The time that the containers of a pod get which nobody wishes for. Source: kubelet 1.36, `kubelet_pods.go`.
+/// The time that the containers of a pod get which nobody wishes for, where nothing tells its own. Source: kubelet 1.36,
+/// `kubelet_pods.go`.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(1);
 
 /// The most time that a termination gives: as good as for ever, and far from what instants can hold.
@@ -145,11 +146,11 @@ impl PodWish {
 
     /// A wish for something to end that nobody wished for.
     #[must_use]
-    pub fn end_orphan() -> Self {
+    pub fn end_orphan(grace: Duration) -> Self {
         Self {
             pod: None,
             standing: Standing::Admitted,
-            terminate: Some(Termination::new(KillCause::Orphaned, ORPHAN_GRACE)),
+            terminate: Some(Termination::new(KillCause::Orphaned, grace)),
             left: true,
             revision: 0,
             spec_revision: 0,

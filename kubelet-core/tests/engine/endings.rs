@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kubelet_core::k8s_openapi::api::core::v1::{ExecAction, Lifecycle, LifecycleHandler, Pod};
-use kubelet_core::{ContainerState, Containers, OnStop, Stage, StateDir};
+use kubelet_core::k8s_openapi::api::core::v1::{ExecAction, Lifecycle, LifecycleHandler, Pod, PodStatus};
+use kubelet_core::{
+    ContainerState, Containers, OnStop, PodUid, Published, Stage, StateDir, StatusSink, StatusUpdate, async_trait,
+};
 use kubelet_pleg::{GenericPleg, GenericPlegSettings};
 use kubelet_testing::{
     Action, ContainerBuilder, ExecAnswer, FakeRuntime, FaultKind, Op, PodBuilder, Program, ProgramFor, Script,
@@ -304,4 +308,57 @@ async fn a_pod_of_which_nothing_ever_ran_finishes_without_a_look_at_everything()
     assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
     assert_eq!(node.phase("huge").as_deref(), Some("Failed"));
     node.stop().await;
+}
+
+/// An API server that takes its time.
+#[derive(Clone, Debug, Default)]
+struct SlowCluster(Arc<Mutex<BTreeMap<PodUid, Arc<PodStatus>>>>);
+
+#[async_trait]
+impl StatusSink for SlowCluster {
+    async fn publish(&self, update: &StatusUpdate) -> Published {
+        sleep(Duration::from_millis(300)).await;
+        let mut told = self.0.lock().unwrap();
+        told.insert(update.pod.uid().clone(), update.status.clone());
+        Published::Accepted
+    }
+    async fn forget(&self, _uid: &PodUid) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_ends_its_pods_tells_how_they_ended_before_it_goes() {
+    let runtime = fake();
+    let cluster = SlowCluster::default();
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| {
+        b.on_stop(OnStop::StopPods).status_sink(cluster.clone())
+    });
+    let pods: Vec<Pod> = (0..20)
+        .map(|i| {
+            PodBuilder::new(format!("p{i}"))
+                .uid(format!("u{i}"))
+                .container("app", |c| c.args(["term=0", "term-after=1s"]))
+                .build()
+        })
+        .collect();
+    node.pods.set(pods).await.unwrap();
+    node.until("all run", |node| {
+        (0..20).all(|i| node.phase(&format!("p{i}")).as_deref() == Some("Running"))
+    })
+    .await;
+    sleep(Duration::from_secs(5)).await;
+    let begun = Instant::now();
+    let report = node.stop().await;
+    assert!(
+        report.in_flight.is_empty() && report.still_running.is_empty(),
+        "{report:?}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert_eq!((is_down(&runtime), runtime.count(Op::StartContainer)), (true, 20));
+    let told = cluster.0.lock().unwrap();
+    assert_eq!(told.len(), 20);
+    for status in told.values() {
+        let state = status.container_statuses.as_ref().unwrap()[0].state.clone();
+        let end = state.and_then(|state| state.terminated);
+        assert_eq!(end.map(|end| end.exit_code), Some(0), "{status:?}");
+    }
 }

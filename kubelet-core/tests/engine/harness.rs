@@ -32,6 +32,13 @@ impl Events {
         self.0.lock().unwrap().iter().map(|e| e.reason.to_string()).collect()
     }
 
+    /// The messages of the events with that reason.
+    pub(crate) fn messages(&self, reason: &str) -> Vec<String> {
+        let events = self.0.lock().unwrap();
+        let fitting = events.iter().filter(|event| event.reason == reason);
+        fitting.map(|event| event.message.clone()).collect()
+    }
+
     pub(crate) fn count(&self, reason: &str) -> usize {
         self.reasons().iter().filter(|r| *r == reason).count()
     }

@@ -81,6 +81,7 @@ async fn a_deletion_before_the_creation_ends_the_pod_at_once() {
     running(&node, "web").await;
     let two_days_before = created.checked_sub(SignedDuration::from_hours(48)).unwrap();
     let pod = deleted(pod, two_days_before.as_second(), 3);
+    let asked = tokio::time::Instant::now();
     node.pods.upsert(pod).await.unwrap();
     node.until("stopped", |_| {
         runtime.containers().iter().all(|c| c.state != ContainerState::Running)
@@ -90,6 +91,7 @@ async fn a_deletion_before_the_creation_ends_the_pod_at_once() {
         matches!(node.phase("web").as_deref(), Some("Succeeded" | "Failed"))
     })
     .await;
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
     node.stop().await;
 }
 

@@ -221,3 +221,32 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_says_why() {
     running(&node, "p").await;
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_cannot_be_made_says_why_in_the_status() {
+    for action in [Action::Taken, Action::Fault(FaultKind::Refused)] {
+        for has_init in [false, true] {
+            let runtime = fake();
+            runtime.script(Script::next(Op::RunSandbox, action).times(8));
+            let node = Node::start(&runtime, StateDir::in_memory());
+            let mut pod = PodBuilder::new("p").uid("u").container("app", |c| c);
+            if has_init {
+                pod = pod.init("setup", |c| c.args(["exit=0", "after=1s"]));
+            }
+            node.pods.set(vec![pod.build()]).await.unwrap();
+            let first = if has_init { "setup" } else { "app" };
+            node.until("says why", |node| {
+                node.waits_for("p", first).as_deref() == Some("CreatePodSandboxError")
+            })
+            .await;
+            assert_eq!(node.phase("p").as_deref(), Some("Pending"));
+            let waiting = node.container("p", first).unwrap().state.unwrap().waiting.unwrap();
+            assert!(waiting.message.is_some_and(|message| !message.is_empty()), "{action:?}");
+            assert!(node.events.count("FailedCreatePodSandBox") >= 1);
+            node.running("p").await;
+            assert_eq!(node.restarts("p", "app"), Some(0));
+            assert_eq!(runtime.sandboxes().len(), 1);
+            node.stop().await;
+        }
+    }
+}

@@ -98,13 +98,13 @@ async fn a_container_that_the_spec_no_longer_names_is_stopped() {
 
 /// Lets nobody in until it is opened.
 #[derive(Debug, Default)]
-struct Door {
+pub(crate) struct Door {
     is_open: AtomicBool,
     opened: Arc<Notify>,
 }
 
 impl Door {
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.is_open.store(true, Ordering::SeqCst);
         self.opened.notify_one();
     }

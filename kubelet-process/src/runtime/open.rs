@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use kubelet_core::SandboxId;
 use kubelet_core::jiff::Timestamp;
+use rustix::process::{Signal, pidfd_send_signal};
 
 use crate::process;
 use crate::record::{ContainerFile, ExitFile, SandboxFile};
@@ -149,26 +150,56 @@ fn config(dir: &ContainerDir) -> io::Result<Option<ContainerFile>> {
             }
             Ok(None)
         }
-        Err(err) => {
-            let dir = dir.path().display();
-            tracing::warn!(error = &err as &dyn std::error::Error, %dir, "container record cannot be read");
+        Err(err) if is_malformed(&err) => {
+            let path = dir.path().display();
+            tracing::warn!(error = &err as &dyn std::error::Error, dir = %path, "container record is malformed");
+            end_malformed(dir)?;
             Ok(None)
         }
+        Err(err) => Err(err),
     }
+}
+
+/// Whether a record says nothing and never will, as opposed to one that could not be read just now.
+fn is_malformed(err: &io::Error) -> bool {
+    let is_nonsense = matches!(err.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof);
+    is_nonsense || err.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// Ends what runs of a container whose records say nothing: nobody could stop it or tell its end, and another one would be
+/// started beside it.
+fn end_malformed(dir: &ContainerDir) -> io::Result<()> {
+    // While the lock is held, its supervisor is the one that is noted.
+    let is_supervised = !state::try_lock(&dir.open_lock()?)?;
+    if let Some(who) = dir.supervisor().ok().flatten().filter(|_| is_supervised)
+        && let Some(handle) = who.open()?
+        && let Err(err) = pidfd_send_signal(&handle, Signal::KILL)
+    {
+        // It ends with its container, or has ended.
+        tracing::debug!(error = &err as &dyn std::error::Error, "supervisor not killed");
+    }
+    let id = dir.id();
+    let refused = process::sweep(|| process::members(&id, None))?;
+    if refused > 0 {
+        tracing::warn!(container = %id, refused, "processes of a lost container cannot be killed");
+    }
+    Ok(())
 }
 
 /// Where a container stands, and whether its supervisor is alive. What has lost its supervisor is ended.
 fn find_phase(dir: &ContainerDir, file: &ContainerFile, boot_id: &str, now: Timestamp) -> io::Result<(Phase, bool)> {
     let found = match dir.read() {
         Ok(found) => found,
-        Err(err) => {
+        Err(err) if is_malformed(&err) => {
             let path = dir.path().display();
-            tracing::warn!(error = &err as &dyn std::error::Error, dir = %path, "container state cannot be read");
+            tracing::warn!(error = &err as &dyn std::error::Error, dir = %path, "container state is malformed");
+            end_malformed(dir)?;
             return Ok((
                 Phase::Exited(None, ExitFile::lost("its record cannot be read", now)),
                 false,
             ));
         }
+        Err(err) => return Err(err),
     };
     if matches!(found, OnDisk::Exited(..)) {
         // Its supervisor may still be about to end, which needs no waiting for.

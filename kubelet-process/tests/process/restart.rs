@@ -160,6 +160,29 @@ async fn half_made_folders_are_understood() {
 }
 
 #[tokio::test]
+async fn what_runs_without_a_readable_record_is_ended_and_costs_no_other_anything() {
+    for file in ["config.json", "process.json"] {
+        let mut node = Node::start(Mode::Supervised).await;
+        let broken = node.running("sleep 1000").await;
+        let whole = node.running("sleep 1000").await;
+        let (main, other) = (node.main_pid(&broken), node.main_pid(&whole));
+        node.go_away();
+        fs::write(node.container_dir(&broken).join(file), "{").unwrap();
+        node.come_back().await;
+        ended(main).await;
+        assert_eq!(node.status(&whole).await.state, ContainerState::Running);
+        assert!(runs(other));
+        let listed = node.runtime().list_containers(Scope::All).await.unwrap();
+        let is_told_of = listed.iter().any(|container| container.id == broken);
+        // Without its config nobody knows whose it is.
+        assert_eq!(is_told_of, file == "process.json");
+        if is_told_of {
+            assert!(is_lost(&node.status(&broken).await));
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_start_that_was_cut_short_is_not_tried_again() {
     let mut node = Node::start(Mode::Supervised).await;
     let id = node.created("true").await;

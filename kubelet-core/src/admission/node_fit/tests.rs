@@ -97,6 +97,26 @@ fn a_shortage_names_the_first_resource_and_its_numbers() {
 }
 
 #[test]
+fn a_pod_that_runs_has_its_room_but_must_be_on_the_right_node() {
+    let ports = json!([{"containerPort": 80, "hostPort": 80}]);
+    let others: ActivePods = ["a", "b", "c"]
+        .map(|uid| pod(uid, json!({"containers": [{"name": "c", "ports": ports}]})))
+        .into_iter()
+        .collect();
+    let answer = |operation, spec| {
+        let pod = pod("u", spec);
+        NodeFit::default().admit(&AdmitRequest::new(operation, &pod, &others, &node()))
+    };
+    let mut spec = asking(json!({"cpu": "5"}));
+    spec["containers"][0]["ports"] = ports.clone();
+    assert_ne!(answer(Operation::New, spec.clone()), Admission::Admit);
+    assert_ne!(answer(Operation::Resize, spec.clone()), Admission::Admit);
+    assert_eq!(answer(Operation::Restored, spec.clone()), Admission::Admit);
+    spec["nodeName"] = json!("another");
+    assert_ne!(answer(Operation::Restored, spec), Admission::Admit);
+}
+
+#[test]
 fn the_number_of_pods_comes_first() {
     let others: ActivePods = ["a", "b", "c"].map(|uid| pod(uid, json!({}))).into_iter().collect();
     let answer = ask(

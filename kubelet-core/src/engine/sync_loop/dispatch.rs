@@ -8,7 +8,7 @@ use crate::admission::{Admission, Operation};
 use crate::config::PodChange;
 use crate::engine::worker::status_at_start;
 use crate::event::{Event, EventSubject, EventType};
-use crate::ids::SourceName;
+use crate::ids::{PodUid, SourceName};
 use crate::pod::PodRecord;
 use crate::source::SourceItem;
 use crate::status::{StatusOverride, pod_is_terminal};
@@ -24,7 +24,16 @@ impl SyncLoop {
         if !self.looked {
             return;
         }
-        for change in changes.changes {
+        let mut changes_of_pods = changes.changes;
+        let is_add = |change: &PodChange| matches!(change, PodChange::Add(_));
+        for adds in changes_of_pods.chunk_by_mut(|one, next| is_add(one) && is_add(next)) {
+            // What was here before is admitted before what is new, as after the first look.
+            adds.sort_by_key(|change| match change {
+                PodChange::Add(pod) => !self.leftovers.contains_key(pod.uid()),
+                _ => false,
+            });
+        }
+        for change in changes_of_pods {
             self.dispatch(change);
         }
         if changes.became_ready {
@@ -89,13 +98,10 @@ impl SyncLoop {
             return;
         }
         let uid = pod.uid().clone();
-        let leftover = self.leftovers.remove(&uid);
-        let operation = if leftover.is_some() {
-            Operation::Restored
-        } else {
-            Operation::New
-        };
-        let name = leftover.and_then(|leftover| leftover.name);
+        let operation = self.operation(&uid);
+        let name = self.leftovers.remove(&uid).and_then(|leftover| leftover.name);
+        // While something else of its name is left, it waits for its turn like everybody.
+        let name = name.and_then(Arc::into_inner);
         let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
         let mut not_yet = None;
         if let Some(end) = self.end_of(&pod) {
@@ -124,7 +130,16 @@ impl SyncLoop {
                 not_yet,
             },
         );
-        self.spawn(&uid, wish, name);
+        self.spawn(&uid, wish, name.map(Arc::new));
+    }
+
+    /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
+    fn operation(&self, uid: &PodUid) -> Operation {
+        if self.shared.cache.current(uid).is_some_and(|seen| seen.may_run()) {
+            Operation::Restored
+        } else {
+            Operation::New
+        }
     }
 
     /// The end that a pod brings along: its source asks for it, or it came in an earlier life of the agent. Such a pod
@@ -244,9 +259,7 @@ impl SyncLoop {
             .map(|entry| entry.pod.clone())
             .collect();
         for pod in waiting {
-            let runs = self.shared.cache.current(pod.uid()).is_some();
-            let operation = if runs { Operation::Restored } else { Operation::New };
-            let answer = self.shared.ledger.admit(operation, &pod);
+            let answer = self.shared.ledger.admit(self.operation(pod.uid()), &pod);
             self.take_answer(&pod, answer);
         }
     }

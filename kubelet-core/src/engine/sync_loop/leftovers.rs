@@ -1,6 +1,9 @@
 //! What is there without a wish: pods of an earlier life, late effects of calls that nobody heard the end of.
 
+use std::sync::{Arc, Weak};
+
 use super::{Leftover, SyncLoop};
+use crate::engine::names::NameGuard;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
 use crate::source::SourceKind;
@@ -104,7 +107,7 @@ impl SyncLoop {
         let name = seen
             .and_then(|seen| seen.key.clone())
             .filter(|_| !is_managed && known.is_none_or(|known| known.name.is_none()))
-            .and_then(|key| self.shared.names.try_claim(&key.full_name()));
+            .and_then(|key| self.hold_for_leftover(key.full_name()));
         let leftover = self.leftovers.entry(uid.clone()).or_insert(Leftover {
             source: None,
             name: None,
@@ -112,6 +115,18 @@ impl SyncLoop {
         });
         leftover.source = source;
         leftover.name = leftover.name.take().or(name);
+    }
+
+    /// Holds a name for a leftover, together with what else is left of that name: an agent that did not keep two of one
+    /// name apart may have left both.
+    fn hold_for_leftover(&mut self, name: String) -> Option<Arc<NameGuard>> {
+        if let Some(shared) = self.leftover_names.get(&name).and_then(Weak::upgrade) {
+            return Some(shared);
+        }
+        let guard = Arc::new(self.shared.names.try_claim(&name)?);
+        self.leftover_names.retain(|_, guard| guard.strong_count() > 0);
+        self.leftover_names.insert(name, Arc::downgrade(&guard));
+        Some(guard)
     }
 
     /// Ends the leftovers whose sources have spoken and do not name them.
@@ -153,6 +168,8 @@ impl SyncLoop {
         leftover.working = true;
         let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
-        self.spawn(uid, PodWish::end_orphan(), name);
+        // It gets the time that it would have got had the agent been there when it went.
+        let grace = self.shared.cache.current(uid).and_then(|seen| seen.termination_grace);
+        self.spawn(uid, PodWish::end_orphan(grace.unwrap_or(ORPHAN_GRACE)), name);
     }
 }

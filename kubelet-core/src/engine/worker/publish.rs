@@ -98,6 +98,7 @@ impl Worker {
         let mut input = StatusInput::new(pod, observed, &previous, &runtime_name, self.shared.clock.now());
         input.reasons = &reasons;
         input.host_ips = &host_ips;
+        input.active_now = self.active_now();
         input.terminal = terminal;
         input.sandbox_needed = sandbox_needed(observed);
         input.status_override = end.and_then(|end| end.status.as_ref());
@@ -130,12 +131,12 @@ impl Worker {
 
     /// When the pod is to be looked into again because its active time ends.
     pub(super) fn deadline(&self, pod: &PodRecord, status: &PodStatus) -> Option<Instant> {
-        let left = active_deadline(pod, status)?.duration_since(self.shared.clock.now());
+        let left = active_deadline(pod, status)?.duration_since(self.active_now());
         Some(Instant::now() + left.try_into().unwrap_or_default())
     }
 
     pub(super) fn is_overdue(&self, pod: &PodRecord, status: &PodStatus) -> bool {
-        active_deadline(pod, status).is_some_and(|end: Timestamp| end <= self.shared.clock.now())
+        active_deadline(pod, status).is_some_and(|end: Timestamp| end <= self.active_now())
     }
 
     /// Tells a status, after what must never be unsaid is on disk.

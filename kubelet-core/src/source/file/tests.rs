@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +102,8 @@ async fn a_folder_is_read_in_order_without_what_is_no_manifest() {
         fs::write(dir.path().join(file), text("x", image)).unwrap();
     }
     fs::create_dir(dir.path().join("folder")).unwrap();
+    // What a plugin that is gone leaves in the wrong place.
+    drop(UnixListener::bind(dir.path().join("foo.sock")).unwrap());
     fs::write(dir.path().join("bad.yaml"), "apiVersion: v1\nkind: Pod\nspec: 7\n").unwrap();
     fs::write(dir.path().join("large"), vec![b' '; 10 << 20]).unwrap();
     symlink(dir.path().join("nowhere"), dir.path().join("link")).unwrap();

@@ -305,6 +305,7 @@ fn every_reason_of_a_failed_start_is_shown_as_it_is() {
         r::IMAGE_INSPECT_ERROR,
         r::REGISTRY_UNAVAILABLE,
         r::SIGNATURE_VALIDATION_FAILED,
+        r::CREATE_POD_SANDBOX_ERROR,
         r::CREATE_CONTAINER_CONFIG_ERROR,
         r::PRE_CREATE_HOOK_ERROR,
         r::CREATE_CONTAINER_ERROR,

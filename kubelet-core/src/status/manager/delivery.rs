@@ -1,7 +1,7 @@
 //! Tells one sink what changes, one call at a time per pod.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -10,7 +10,7 @@ use futures::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::{Numbers, StatusSettings};
+use super::Numbers;
 use crate::ids::PodUid;
 use crate::status::journal::{StatusChange, StatusReader};
 use crate::status::{Published, StatusSink, StatusUpdate};
@@ -67,7 +67,7 @@ pub(super) struct Delivery {
     sink: Arc<dyn StatusSink>,
     reader: StatusReader,
     limit: usize,
-    flush_within: Duration,
+    flush_within: Arc<Mutex<Duration>>,
     numbers: Arc<Numbers>,
     cursors: BTreeMap<PodUid, Cursor>,
     queue: VecDeque<PodUid>,
@@ -79,14 +79,15 @@ impl Delivery {
     pub(super) fn new(
         sink: Arc<dyn StatusSink>,
         reader: StatusReader,
-        settings: &StatusSettings,
+        publish_concurrency: usize,
+        flush_within: Arc<Mutex<Duration>>,
         numbers: Arc<Numbers>,
     ) -> Self {
         Self {
             sink,
             reader,
-            limit: settings.publish_concurrency.max(1),
-            flush_within: settings.flush_within,
+            limit: publish_concurrency.max(1),
+            flush_within,
             numbers,
             cursors: BTreeMap::new(),
             queue: VecDeque::new(),
@@ -112,10 +113,11 @@ impl Delivery {
             tokio::select! {
                 biased;
                 () = stop.cancelled(), if flush_until.is_none() => {
-                    if self.flush_within.is_zero() {
+                    let time = *self.flush_within.lock().unwrap_or_else(PoisonError::into_inner);
+                    if time.is_zero() {
                         return;
                     }
-                    flush_until = Some(Instant::now() + self.flush_within);
+                    flush_until = Some(Instant::now() + time);
                 }
                 () = until(flush_until) => return,
                 Some((uid, outcome)) = self.calls.next() => self.ended(uid, outcome),
