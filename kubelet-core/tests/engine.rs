@@ -3,6 +3,7 @@
 mod engine {
     mod endings;
     mod harness;
+    mod leftovers;
     mod life;
     mod lifecycle_faults;
     mod repetition;

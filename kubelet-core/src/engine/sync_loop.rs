@@ -54,8 +54,28 @@ struct Leftover {
     source: Option<SourceName>,
     /// Held for it, so that no other static pod of that name starts beside it.
     name: Option<NameGuard>,
-    /// A worker ends it.
+    /// A worker ends it, or what is left of it is cleared up.
     working: bool,
+}
+
+impl Leftover {
+    /// Of which only what is on disk is left, and about to go: whoever is wished for under its UID waits for that.
+    fn being_cleared() -> Self {
+        Self {
+            source: None,
+            name: None,
+            working: true,
+        }
+    }
+}
+
+/// What is done beside the loop, since it waits for a disk.
+#[derive(Debug)]
+enum Chore {
+    /// Of these pods something is left beside the backend.
+    LeftBehind(Vec<PodUid>),
+    /// Nothing is left of these pods.
+    Cleared(Vec<PodUid>),
 }
 
 /// The loop and all that it alone decides on.
@@ -69,6 +89,9 @@ pub(crate) struct SyncLoop {
     /// Checkpoints of an earlier life, until their pods are named or known to be gone.
     restored: BTreeMap<PodUid, Arc<PodStatus>>,
     workers: JoinSet<WorkerEnd>,
+    chores: JoinSet<Chore>,
+    /// What an earlier life left behind has been looked for.
+    swept: bool,
     sources_ready: watch::Sender<bool>,
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
@@ -122,6 +145,8 @@ impl SyncLoop {
             leftovers: BTreeMap::new(),
             restored: BTreeMap::new(),
             workers: JoinSet::new(),
+            chores: JoinSet::new(),
+            swept: false,
             sources_ready,
             stop,
             looked: false,
@@ -143,7 +168,8 @@ impl SyncLoop {
                     Ok(end) => self.worker_ended(end).await,
                     Err(error) => self.worker_panicked(&error),
                 },
-                () = &mut first_look, if !self.looked => self.first_look().await,
+                Some(Ok(done)) = self.chores.join_next() => self.chore_done(done),
+                () = &mut first_look, if !self.looked => self.first_look(),
                 Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
                     self.source_says(&source, item).await;
                 }

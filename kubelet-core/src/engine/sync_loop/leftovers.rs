@@ -1,6 +1,11 @@
 //! What is there without a wish: pods of an earlier life, late effects of calls that nobody heard the end of.
 
-use super::{Leftover, SyncLoop};
+use std::collections::BTreeSet;
+
+use tracing::Instrument;
+
+use super::{Chore, Leftover, SyncLoop};
+use crate::engine::shared::Shared;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
 use crate::source::SourceKind;
@@ -51,9 +56,7 @@ impl SyncLoop {
         self.restored.remove(uid);
         self.shared.statuses.forget(uid);
         self.shared.syncer.forget(uid);
-        if let Err(error) = self.shared.checkpoints.remove(uid).await {
-            tracing::warn!(pod_uid = %uid, error = &error as &dyn std::error::Error, "pod checkpoint not removed");
-        }
+        forget_checkpoints(&self.shared, std::slice::from_ref(uid)).await;
     }
 
     /// Something was seen of a pod, or somebody asked for it to be looked into.
@@ -115,7 +118,7 @@ impl SyncLoop {
     }
 
     /// Ends the leftovers whose sources have spoken and do not name them.
-    pub(super) async fn end_leftovers(&mut self) {
+    pub(super) fn end_leftovers(&mut self) {
         let uids: Vec<PodUid> = self.leftovers.keys().cloned().collect();
         for uid in uids {
             self.end_leftover_if_unwanted(&uid);
@@ -123,15 +126,65 @@ impl SyncLoop {
         if self.config.all_ready() {
             self.sources_ready
                 .send_if_modified(|ready| !std::mem::replace(ready, true));
-            let gone: Vec<PodUid> = self
-                .restored
-                .keys()
-                .filter(|uid| !self.entries.contains_key(*uid) && !self.leftovers.contains_key(*uid))
-                .cloned()
-                .collect();
-            for uid in gone {
-                self.leave(&uid).await;
+            if !std::mem::replace(&mut self.swept, true) {
+                let syncer = self.shared.syncer.clone();
+                let look = async move { Chore::LeftBehind(syncer.left_behind().await) };
+                self.chores.spawn(look.in_current_span());
             }
+        }
+    }
+
+    pub(super) fn chore_done(&mut self, done: Chore) {
+        match done {
+            Chore::LeftBehind(uids) => self.sweep(uids),
+            Chore::Cleared(uids) => {
+                for uid in uids {
+                    self.cleared(&uid);
+                }
+            }
+        }
+    }
+
+    /// Clears up after pods that an earlier life of the agent did not come to clear up after: it left folders or a
+    /// checkpoint, and nobody knows of them.
+    fn sweep(&mut self, left_behind: Vec<PodUid>) {
+        let mut uids: BTreeSet<PodUid> = left_behind.into_iter().collect();
+        uids.extend(self.restored.keys().cloned());
+        uids.retain(|uid| {
+            let is_wished_for = self.entries.contains_key(uid) || self.config.pod(uid).is_some();
+            !is_wished_for && !self.leftovers.contains_key(uid) && !self.shared.cache.is_present(uid)
+        });
+        if uids.is_empty() {
+            return;
+        }
+        for uid in &uids {
+            self.restored.remove(uid);
+            self.leftovers.insert(uid.clone(), Leftover::being_cleared());
+        }
+        let uids: Vec<PodUid> = uids.into_iter().collect();
+        tracing::info!(pods = uids.len(), "clearing up after pods of an earlier life");
+        let shared = self.shared.clone();
+        let sweep = async move {
+            shared.syncer.sweep(&uids).await;
+            // Last, as after every pod: it tells that something is left.
+            forget_checkpoints(&shared, &uids).await;
+            Chore::Cleared(uids)
+        };
+        self.chores.spawn(sweep.in_current_span());
+    }
+
+    /// Nothing is left of a pod, on disk either.
+    fn cleared(&mut self, uid: &PodUid) {
+        self.leftovers.remove(uid);
+        if let Some(entry) = self.entries.remove(uid)
+            && entry.again
+        {
+            self.start(entry.pod);
+            return;
+        }
+        // What turned up meanwhile found nobody to tell.
+        if self.shared.cache.current(uid).is_some_and(|seen| !seen.is_down()) {
+            self.woken(uid);
         }
     }
 
@@ -154,5 +207,13 @@ impl SyncLoop {
         let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
         self.spawn(uid, PodWish::end_orphan(), name);
+    }
+}
+
+async fn forget_checkpoints(shared: &Shared, uids: &[PodUid]) {
+    for uid in uids {
+        if let Err(error) = shared.checkpoints.remove(uid).await {
+            tracing::warn!(pod_uid = %uid, error = &error as &dyn std::error::Error, "pod checkpoint not removed");
+        }
     }
 }
