@@ -21,13 +21,38 @@ pub(crate) struct Checkpoints {
     state: StateDir,
 }
 
+/// The name of a pod's file: its UID, but for what a name in a [`StateDir`] may not hold.
+fn file_name(uid: &PodUid) -> String {
+    let mut name = String::with_capacity(uid.as_str().len() + 5);
+    for (place, letter) in uid.as_str().char_indices() {
+        match letter {
+            '%' | '/' | '\0' => name.push_str(&format!("%{:02X}", u32::from(letter))),
+            '.' if place == 0 => name.push_str("%2E"),
+            _ => name.push(letter),
+        }
+    }
+    name + ".json"
+}
+
+/// The UID that a file is named after; nothing if no pod's file is named so.
+fn uid_of(file_name: &str) -> Option<PodUid> {
+    let mut parts = file_name.strip_suffix(".json")?.split('%');
+    let mut uid = parts.next()?.to_owned();
+    for part in parts {
+        let (code, rest) = part.split_at_checked(2)?;
+        uid.push(char::from(u8::from_str_radix(code, 16).ok()?));
+        uid.push_str(rest);
+    }
+    Some(PodUid::from(uid))
+}
+
 impl Checkpoints {
     pub(crate) fn new(state: StateDir) -> Self {
         Self { state }
     }
 
     fn path(uid: &PodUid) -> String {
-        format!("{FOLDER}/{uid}.json")
+        format!("{FOLDER}/{}", file_name(uid))
     }
 
     /// The last checkpoint of a pod. One that cannot be read counts as absent, with a warning: the runtime still tells
@@ -67,8 +92,7 @@ impl Checkpoints {
             .list(FOLDER)
             .await?
             .iter()
-            .filter_map(|name| name.strip_suffix(".json"))
-            .map(PodUid::from)
+            .filter_map(|name| uid_of(name))
             .collect())
     }
 }
@@ -107,5 +131,45 @@ impl Essence {
     /// Whether there is something to keep.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Checkpoints, PodStatus, file_name, uid_of};
+    use crate::ids::PodUid;
+    use crate::state_dir::StateDir;
+
+    #[test]
+    fn a_plain_uid_names_its_file_as_it_is_and_any_other_can_be_read_back() {
+        let plain = PodUid::from("7e3f-1_a.b");
+        assert_eq!(file_name(&plain), "7e3f-1_a.b.json");
+        for uid in ["7e3f-1_a.b", ".hidden", "..", "a/b", "50%", "%2E", "ü.", "\0"] {
+            let uid = PodUid::from(uid);
+            let name = file_name(&uid);
+            assert!(!name.starts_with('.') && !name.contains(['/', '\0']), "{name}");
+            assert_eq!(uid_of(&name), Some(uid));
+        }
+        for name in ["a", "%2.json", "%zz.json", "%ü.json"] {
+            assert_eq!(uid_of(name), None, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_uid_with_a_leading_dot_has_a_checkpoint() {
+        let state = StateDir::in_memory();
+        let checkpoints = Checkpoints::new(state.clone());
+        let (uid, other) = (PodUid::from(".u"), PodUid::from("v"));
+        for uid in [&uid, &other] {
+            checkpoints.save(uid, &PodStatus::default()).await.unwrap();
+        }
+        let later = Checkpoints::new(state);
+        assert_eq!(later.known().await.unwrap(), [uid.clone(), other.clone()]);
+        assert!(later.load(&uid).await.is_some());
+        for uid in [&uid, &other] {
+            later.remove(uid).await.unwrap();
+        }
+        assert!(later.known().await.unwrap().is_empty());
+        assert!(later.load(&other).await.is_none());
     }
 }
