@@ -4,7 +4,9 @@
 //! A checkpoint is the pod's last status, written before that status is published when it says something that must
 //! never be unsaid: a final phase, a higher restart count, or that a pod which must not run twice has run.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::PodStatus;
 
@@ -19,6 +21,21 @@ const FOLDER: &str = "pods";
 #[derive(Clone, Debug)]
 pub(crate) struct Checkpoints {
     state: StateDir,
+    /// The pods that may have one, so that the end of one that has none waits for no disk.
+    held: Arc<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    uids: Mutex<BTreeSet<PodUid>>,
+    /// They could not be listed: any pod may have one.
+    unknown: AtomicBool,
+}
+
+impl Held {
+    fn uids(&self) -> MutexGuard<'_, BTreeSet<PodUid>> {
+        self.uids.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The name of a pod's file: its UID, but for what a name in a [`StateDir`] may not hold.
@@ -48,7 +65,10 @@ fn uid_of(file_name: &str) -> Option<PodUid> {
 
 impl Checkpoints {
     pub(crate) fn new(state: StateDir) -> Self {
-        Self { state }
+        Self {
+            state,
+            held: Arc::default(),
+        }
     }
 
     fn path(uid: &PodUid) -> String {
@@ -77,23 +97,34 @@ impl Checkpoints {
     /// Writes a checkpoint, durably.
     pub(crate) async fn save(&self, uid: &PodUid, status: &PodStatus) -> Result<(), StateError> {
         let bytes = serde_json::to_vec(status).unwrap_or_default();
+        self.held.uids().insert(uid.clone());
         self.state.write(&Self::path(uid), bytes).await
     }
 
-    /// Forgets a pod.
-    pub(crate) async fn remove(&self, uid: &PodUid) -> Result<(), StateError> {
-        self.state.remove(&Self::path(uid)).await
+    /// Whether a pod may have a checkpoint.
+    pub(crate) fn may_hold(&self, uid: &PodUid) -> bool {
+        self.held.unknown.load(Ordering::Relaxed) || self.held.uids().contains(uid)
+    }
+
+    /// Forgets pods, durably once it returns. None of them may have one written meanwhile.
+    pub(crate) async fn remove(&self, uids: &[PodUid]) -> Result<(), StateError> {
+        self.state.remove_all(uids.iter().map(Self::path).collect()).await?;
+        let mut held = self.held.uids();
+        for uid in uids {
+            held.remove(uid);
+        }
+        Ok(())
     }
 
     /// The pods that have a checkpoint.
     pub(crate) async fn known(&self) -> Result<Vec<PodUid>, StateError> {
-        Ok(self
-            .state
-            .list(FOLDER)
-            .await?
-            .iter()
-            .filter_map(|name| uid_of(name))
-            .collect())
+        // Until they are listed.
+        self.held.unknown.store(true, Ordering::Relaxed);
+        let names = self.state.list(FOLDER).await?;
+        let uids: Vec<PodUid> = names.iter().filter_map(|name| uid_of(name)).collect();
+        self.held.uids().extend(uids.iter().cloned());
+        self.held.unknown.store(false, Ordering::Relaxed);
+        Ok(uids)
     }
 }
 
@@ -165,11 +196,9 @@ mod tests {
         }
         let later = Checkpoints::new(state);
         assert_eq!(later.known().await.unwrap(), [uid.clone(), other.clone()]);
-        assert!(later.load(&uid).await.is_some());
-        for uid in [&uid, &other] {
-            later.remove(uid).await.unwrap();
-        }
+        assert!(later.load(&uid).await.is_some() && later.may_hold(&uid));
+        later.remove(&[uid.clone(), other.clone()]).await.unwrap();
         assert!(later.known().await.unwrap().is_empty());
-        assert!(later.load(&other).await.is_none());
+        assert!(!later.may_hold(&uid) && later.load(&other).await.is_none());
     }
 }

@@ -76,6 +76,8 @@ enum Chore {
     LeftBehind(Vec<PodUid>),
     /// Nothing is left of these pods.
     Cleared(Vec<PodUid>),
+    /// The same, of pods that have left the node in this life.
+    Departed(Vec<PodUid>),
 }
 
 /// The loop and all that it alone decides on.
@@ -90,6 +92,9 @@ pub(crate) struct SyncLoop {
     restored: BTreeMap<PodUid, Arc<PodStatus>>,
     workers: JoinSet<WorkerEnd>,
     chores: JoinSet<Chore>,
+    /// Pods of which only a checkpoint is left. Removed together: what a disk takes long for is to make a removal last.
+    departed: Vec<PodUid>,
+    departing: bool,
     /// What an earlier life left behind has been looked for.
     swept: bool,
     sources_ready: watch::Sender<bool>,
@@ -146,6 +151,8 @@ impl SyncLoop {
             restored: BTreeMap::new(),
             workers: JoinSet::new(),
             chores: JoinSet::new(),
+            departed: Vec::new(),
+            departing: false,
             swept: false,
             sources_ready,
             stop,
@@ -161,11 +168,12 @@ impl SyncLoop {
         let first_look = first_look(&shared);
         tokio::pin!(first_look);
         loop {
+            self.forget_departed();
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return self.workers,
+                () = stop.cancelled() => return self.end().await,
                 Some(ended) = self.workers.join_next() => match ended {
-                    Ok(end) => self.worker_ended(end).await,
+                    Ok(end) => self.worker_ended(end),
                     Err(error) => self.worker_panicked(&error),
                 },
                 Some(Ok(done)) = self.chores.join_next() => self.chore_done(done),
@@ -183,6 +191,14 @@ impl SyncLoop {
                 Some(command) = feeds.commands.recv() => self.command(command),
             }
         }
+    }
+
+    /// Finishes what is done beside the loop, so that the next start finds nothing of pods that are gone.
+    async fn end(mut self) -> JoinSet<WorkerEnd> {
+        while self.chores.join_next().await.is_some() {}
+        let departed = std::mem::take(&mut self.departed);
+        self.shared.forget_checkpoints(&departed).await;
+        self.workers
     }
 
     async fn load_checkpoints(&mut self) {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::{ChannelSource, SourceKind, StateDir};
-use kubelet_testing::{FakeRuntime, PodBuilder};
+use kubelet_core::{ChannelSource, MemoryDisk, SourceKind, StateDir};
+use kubelet_testing::{FakeRuntime, Op, PodBuilder};
 use tokio::time::sleep;
 
 use super::harness::Node;
@@ -93,5 +93,49 @@ async fn folders_of_pods_that_nobody_knows_of_go_once_all_sources_have_spoken() 
     assert!(elsewhere.join("containers/app").exists() && pod_dir(dir, "linked").is_symlink());
     assert!(foreign.join("app").exists() && pod_dir(dir, "no uid").exists());
     assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_disk_holds_up_only_a_pod_whose_old_checkpoint_it_still_has() {
+    let runtime = fake();
+    let disk = MemoryDisk::new();
+    let state = StateDir::simulated(&disk);
+    let node = Node::start(&runtime, state.clone());
+    let job = |uid: &str| {
+        PodBuilder::new(format!("pod-{}", uid.trim_start_matches('.')))
+            .uid(uid)
+            .restart_policy("Never")
+            .container("app", |c| c.args(["exit=0", "after=1s"]))
+            .build()
+    };
+    let jobs: Vec<Pod> = ["j1", "j2", ".j3"].map(job).to_vec();
+    node.pods.set(jobs.clone()).await.unwrap();
+    node.until("all done", |node| {
+        jobs.iter()
+            .all(|job| node.phase(job.metadata.name.as_deref().unwrap()).as_deref() == Some("Succeeded"))
+    })
+    .await;
+    assert_eq!(state.list("pods").await.unwrap().len(), 3);
+    disk.hold_removals();
+    node.pods.set(Vec::new()).await.unwrap();
+    node.until("all gone", |node| node.handle.pods().is_empty()).await;
+    let made = runtime.count(Op::CreateContainer);
+    node.pods.set(vec![pod("new"), job("j1"), job(".j3")]).await.unwrap();
+    node.running("pod-new").await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), made + 1);
+    // Named again, and left again.
+    node.pods.set(vec![pod("new"), job("j1")]).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    disk.release_removals();
+    node.until("anew", |_| runtime.count(Op::CreateContainer) == made + 2)
+        .await;
+    node.until("done", |node| node.phase("pod-j1").as_deref() == Some("Succeeded"))
+        .await;
+    assert_eq!(state.list("pods").await.unwrap(), ["j1.json"]);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), made + 2);
+    assert!(node.named("pod-j3").is_none());
     node.stop().await;
 }

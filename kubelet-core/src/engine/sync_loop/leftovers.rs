@@ -5,14 +5,13 @@ use std::collections::BTreeSet;
 use tracing::Instrument;
 
 use super::{Chore, Leftover, SyncLoop};
-use crate::engine::shared::Shared;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
 use crate::source::SourceKind;
 use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 
 impl SyncLoop {
-    pub(super) async fn worker_ended(&mut self, end: WorkerEnd) {
+    pub(super) fn worker_ended(&mut self, end: WorkerEnd) {
         let uid = end.uid;
         let link = self.shared.workers().remove(&uid);
         if !end.finished {
@@ -23,12 +22,8 @@ impl SyncLoop {
         }
         self.shared.release(&uid);
         match self.entries.get_mut(&uid) {
-            Some(entry) if entry.again => {
-                let pod = entry.pod.clone();
-                self.entries.remove(&uid);
-                self.leave(&uid).await;
-                self.start(pod);
-            }
+            // It starts anew once nothing of the old one is left.
+            Some(entry) if entry.again => self.leave(&uid),
             Some(entry) => {
                 // A wish that came while the worker ended: a deletion that a sink is to hear of, or remains to clear up.
                 let wish = link.map(|link| link.wish.borrow().clone());
@@ -37,8 +32,7 @@ impl SyncLoop {
                     return;
                 }
                 if entry.left {
-                    self.entries.remove(&uid);
-                    self.leave(&uid).await;
+                    self.leave(&uid);
                     return;
                 }
                 entry.working = false;
@@ -46,17 +40,36 @@ impl SyncLoop {
                     self.end_late_object(&uid);
                 }
             }
-            None => self.leave(&uid).await,
+            None => self.leave(&uid),
         }
     }
 
-    /// Nothing is known of a pod any more.
-    async fn leave(&mut self, uid: &PodUid) {
-        self.leftovers.remove(uid);
+    /// Nothing is known of a pod any more, but that its checkpoint is yet to go.
+    fn leave(&mut self, uid: &PodUid) {
         self.restored.remove(uid);
         self.shared.statuses.forget(uid);
         self.shared.syncer.forget(uid);
-        forget_checkpoints(&self.shared, std::slice::from_ref(uid)).await;
+        if self.shared.checkpoints.may_hold(uid) {
+            self.leftovers.insert(uid.clone(), Leftover::being_cleared());
+            self.departed.push(uid.clone());
+        } else {
+            self.cleared(uid);
+        }
+    }
+
+    /// Has the checkpoints of pods removed that have left, all at once: one after the other they would hold up everything
+    /// else on a slow disk.
+    pub(super) fn forget_departed(&mut self) {
+        if self.departing || self.departed.is_empty() {
+            return;
+        }
+        self.departing = true;
+        let (shared, departed) = (self.shared.clone(), std::mem::take(&mut self.departed));
+        let forget = async move {
+            shared.forget_checkpoints(&departed).await;
+            Chore::Departed(departed)
+        };
+        self.chores.spawn(forget.in_current_span());
     }
 
     /// Something was seen of a pod, or somebody asked for it to be looked into.
@@ -135,9 +148,10 @@ impl SyncLoop {
     }
 
     pub(super) fn chore_done(&mut self, done: Chore) {
+        self.departing &= !matches!(done, Chore::Departed(_));
         match done {
             Chore::LeftBehind(uids) => self.sweep(uids),
-            Chore::Cleared(uids) => {
+            Chore::Cleared(uids) | Chore::Departed(uids) => {
                 for uid in uids {
                     self.cleared(&uid);
                 }
@@ -167,7 +181,7 @@ impl SyncLoop {
         let sweep = async move {
             shared.syncer.sweep(&uids).await;
             // Last, as after every pod: it tells that something is left.
-            forget_checkpoints(&shared, &uids).await;
+            shared.forget_checkpoints(&uids).await;
             Chore::Cleared(uids)
         };
         self.chores.spawn(sweep.in_current_span());
@@ -207,13 +221,5 @@ impl SyncLoop {
         let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
         self.spawn(uid, PodWish::end_orphan(), name);
-    }
-}
-
-async fn forget_checkpoints(shared: &Shared, uids: &[PodUid]) {
-    for uid in uids {
-        if let Err(error) = shared.checkpoints.remove(uid).await {
-            tracing::warn!(pod_uid = %uid, error = &error as &dyn std::error::Error, "pod checkpoint not removed");
-        }
     }
 }
