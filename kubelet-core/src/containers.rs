@@ -105,8 +105,12 @@ impl ContainerSyncer {
             .clone()
     }
 
+    fn pods_dir(&self) -> PathBuf {
+        self.node.root_dir.join("pods")
+    }
+
     fn pod_dir(&self, uid: &PodUid) -> PathBuf {
-        self.node.root_dir.join("pods").join(uid.as_str())
+        self.pods_dir().join(uid.as_str())
     }
 }
 
@@ -122,6 +126,28 @@ impl PodSyncer for ContainerSyncer {
 
     async fn finish(&self, cx: &StepContext, pod: Doomed<'_>, remains: Remains) -> Result<(), SyncError> {
         self.finish_pod(cx, pod, remains).await
+    }
+
+    /// Folders of logs alone tell nothing: several agents may share the place for logs.
+    async fn left_behind(&self) -> Vec<PodUid> {
+        match self.node.files.pods_with_folders(self.pods_dir()).await {
+            Ok(uids) => uids,
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "folders of pods cannot be listed"
+                );
+                Vec::new()
+            }
+        }
+    }
+
+    async fn sweep(&self, pods: &[PodUid]) {
+        let logs = self.node.logs.root().to_owned();
+        for (uid, why) in self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await {
+            let error: &dyn std::error::Error = &why;
+            tracing::warn!(pod_uid = %uid, error, "the folders of a pod that nobody wishes for stay");
+        }
     }
 
     fn forget(&self, uid: &PodUid) {

@@ -1,8 +1,12 @@
 //! The files of pods on the node: folders, logs, termination messages. Small, blocking, and kept off async threads.
 
+mod removal;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
+use self::removal::Removal;
+use crate::ids::PodUid;
 use crate::observation::ObservedContainer;
 use crate::status::read_termination_message;
 
@@ -73,13 +77,27 @@ impl NodeFiles {
         }
     }
 
-    /// Removes what the engine made for a pod.
+    /// Removes what the engine made for a pod. A folder that holds more (a volume, say) stays whole, with an error.
     pub(crate) async fn remove_pod(self, pod_dir: PathBuf, logs: Option<PathBuf>) -> io::Result<()> {
         self.run(Ok(()), move || {
-            remove_pod_dir(&pod_dir)?;
-            logs.map_or(Ok(()), |logs| remove_tree(&logs))
+            let pod = Removal::of_pod(&pod_dir)?;
+            // The pod's own folder last: as long as it is there, a later start knows that something is left.
+            logs.map_or(Ok(()), |logs| remove_tree(&logs))?;
+            pod.carry_out()
         })
         .await
+    }
+
+    /// The pods that have a folder in that one.
+    pub(crate) async fn pods_with_folders(self, pods: PathBuf) -> io::Result<Vec<PodUid>> {
+        self.run(Ok(Vec::new()), move || removal::pods_with_folders(&pods))
+            .await
+    }
+
+    /// Removes the folders of pods of which nothing else is left, and those of their logs, as far as they hold only what
+    /// the engine puts there. Gives what stays, and why.
+    pub(crate) async fn sweep(self, pods: PathBuf, logs: PathBuf, uids: Vec<PodUid>) -> Vec<(PodUid, io::Error)> {
+        self.run(Vec::new(), move || removal::sweep(&pods, &logs, &uids)).await
     }
 }
 
@@ -92,31 +110,6 @@ fn named(path: &Path, error: &io::Error) -> io::Error {
 fn open_to_all(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))
-}
-
-/// Removes what the engine itself puts into a pod's folder, and nothing else: a folder that holds more (a volume, say)
-/// stays, with an error.
-fn remove_pod_dir(dir: &Path) -> io::Result<()> {
-    let containers = dir.join("containers");
-    for container in entries(&containers)? {
-        for file in entries(&container)? {
-            ignore_missing(std::fs::remove_file(file))?;
-        }
-        ignore_missing(std::fs::remove_dir(container))?;
-    }
-    ignore_missing(std::fs::remove_dir(containers))?;
-    ignore_missing(std::fs::remove_file(dir.join("etc-hosts")))?;
-    ignore_missing(std::fs::remove_dir(dir.join("volumes")))?;
-    ignore_missing(std::fs::remove_dir(dir.join("plugins")))?;
-    ignore_missing(std::fs::remove_dir(dir)).map_err(|error| named(dir, &error))
-}
-
-fn entries(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    match std::fs::read_dir(dir) {
-        Ok(list) => list.map(|entry| entry.map(|entry| entry.path())).collect(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(named(dir, &error)),
-    }
 }
 
 /// Removes a tree of logs; a link in its place is removed itself, not what it points to.

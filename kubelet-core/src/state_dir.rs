@@ -118,8 +118,38 @@ impl StateDir {
     pub async fn remove(&self, path: &str) -> Result<(), StateError> {
         check("remove", path)?;
         match &self.backend {
-            Backend::Memory(disk) => disk.remove(path).map_err(|source| failed("remove", path, source)),
+            Backend::Memory(disk) => {
+                disk.removes().await;
+                disk.remove(path).map_err(|source| failed("remove", path, source))
+            }
             Backend::Disk(disk) => on_blocking_thread("remove", path, disk, Disk::remove).await,
+        }
+    }
+
+    /// Removes files, durably once it returns, and at little more cost than one.
+    ///
+    /// # Errors
+    /// [`StateError`] with the first file that could not be removed; the others are all the same. A missing file is no
+    /// error.
+    ///
+    /// # Cancellation
+    /// A dropped call may still remove them, or some of them.
+    pub async fn remove_all(&self, paths: Vec<String>) -> Result<(), StateError> {
+        const OP: &str = "remove";
+        paths.iter().try_for_each(|path| check(OP, path))?;
+        let of_path = |(path, source): (String, std::io::Error)| failed(OP, &path, source);
+        match &self.backend {
+            Backend::Memory(disk) => {
+                disk.removes().await;
+                disk.remove_all(&paths).map_err(of_path)
+            }
+            Backend::Disk(disk) => {
+                let (disk, first) = (Arc::clone(disk), paths.first().cloned().unwrap_or_default());
+                tokio::task::spawn_blocking(move || disk.remove_all(&paths))
+                    .await
+                    .map_err(|source| failed(OP, &first, source))?
+                    .map_err(of_path)
+            }
         }
     }
 
@@ -206,6 +236,11 @@ mod tests {
             state.remove("a/b").await.unwrap();
             state.remove("x/y").await.unwrap();
             assert_eq!(state.list("a").await.unwrap(), ["c"]);
+            let all = ["a/c", "a/b", "x/y", "a/d/e"].map(str::to_owned);
+            state.remove_all(all.to_vec()).await.unwrap();
+            state.remove_all(Vec::new()).await.unwrap();
+            assert!(state.list("a").await.unwrap().is_empty());
+            assert_eq!(state.read("a/d/e").await.unwrap(), None);
         })
         .await;
     }
@@ -302,6 +337,27 @@ mod tests {
             let found = state.read("a").await.unwrap();
             assert!(found.is_none() || found.as_deref() == Some(b"1"));
             assert!(removed.is_err() || found.is_none(), "a finished removal is durable");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_removal_of_many_cut_off_anywhere_leaves_each_whole_or_not_at_all() {
+        let names = ["a/1", "a/2", "b/1"].map(str::to_owned);
+        for after in 0..5 {
+            let disk = MemoryDisk::new();
+            let state = StateDir::simulated(&disk);
+            for name in &names {
+                state.write(name, "1").await.unwrap();
+            }
+            disk.crash_after(after);
+            let removed = state.remove_all(names.to_vec()).await;
+            disk.crash();
+            for name in &names {
+                let found = state.read(name).await.unwrap();
+                assert!(found.is_none() || found.as_deref() == Some(b"1"));
+                assert!(removed.is_err() || found.is_none(), "a finished removal is durable");
+            }
+            assert_eq!(removed.is_ok(), after == 4);
         }
     }
 

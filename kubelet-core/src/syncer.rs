@@ -233,6 +233,18 @@ pub trait PodSyncer: fmt::Debug + Send + Sync + 'static {
     /// [`SyncError`]; the worker repeats.
     async fn finish(&self, cx: &StepContext, pod: Doomed<'_>, remains: Remains) -> Result<(), SyncError>;
 
+    /// The pods of which something is left beside the backend, such as folders. Asked for once, when everything was
+    /// looked at and every source has spoken: those that nobody knows of are swept.
+    async fn left_behind(&self) -> Vec<PodUid> {
+        Vec::new()
+    }
+
+    /// Clears up what is left of these pods: nobody wishes for them, and the backend holds nothing of them. No step of
+    /// theirs begins meanwhile. What cannot be cleared up is told, and stays.
+    async fn sweep(&self, pods: &[PodUid]) {
+        let _ = pods;
+    }
+
     /// Nothing of this pod is asked any more: what is remembered of it can go.
     fn forget(&self, uid: &PodUid);
 

@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::memory::BackoffWindow;
 use super::start::StartError;
 use crate::backoff::go_duration;
 use crate::error::error_chain;
@@ -132,7 +133,10 @@ impl ContainerSyncer {
             return Ok(());
         };
         let message = format!("Back-off pulling image \"{}\"", image.asked);
-        self.say(cx, pod, view, EventType::Normal, "BackOff", message.clone());
+        let window = BackoffWindow::Pull(image.name.clone(), until);
+        if super::lock(&memory).tells_backoff(view.name(), window) {
+            self.say(cx, pod, view, EventType::Normal, "BackOff", message.clone());
+        }
         Err(StartError::Failed {
             reason: Cow::Borrowed("ImagePullBackOff"),
             message: format!("{message}: {reason}: {error}"),

@@ -10,12 +10,24 @@ use crate::backoff::{CrashBackoff, CrashBackoffSettings, KeyedBackoff};
 use crate::ids::{ContainerId, SandboxId};
 use crate::settings::Settings;
 
+/// What a container waits out: the end of one attempt, or the failure of one pull.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BackoffWindow {
+    /// After the end of this container.
+    Crash(ContainerId),
+    /// Until this image may be pulled again.
+    Pull(String, Instant),
+}
+
 #[derive(Debug)]
 pub(super) struct PodMemory {
     /// Of containers that keep ending.
     pub(super) crash: CrashBackoff,
     /// Of images that cannot be pulled, by image.
     pub(super) pulls: KeyedBackoff<String>,
+    /// The back-off that was last told of, by container. A pod is synced more than once in each, if only since the first
+    /// sync removes an older container and has the pod looked at again.
+    told_backoff: BTreeMap<String, BackoffWindow>,
     /// Why the last pull of an image failed: reason and message.
     pub(super) pull_errors: BTreeMap<String, (String, String)>,
     /// The sandbox in which the init containers have done their work.
@@ -46,12 +58,19 @@ impl PodMemory {
         (uncertain_pause(*times), *times)
     }
 
+    /// Whether this back-off of a container is yet to be told of; it is not asked for twice.
+    pub(super) fn tells_backoff(&mut self, container: &str, window: BackoffWindow) -> bool {
+        let told = self.told_backoff.insert(container.to_owned(), window.clone());
+        told.as_ref() != Some(&window)
+    }
+
     pub(super) fn new(settings: &Settings) -> Self {
         let mut crash = CrashBackoffSettings::default();
         (crash.initial, crash.max) = settings.crash_backoff;
         Self {
             crash: CrashBackoff::new(crash),
             pulls: KeyedBackoff::new(settings.image_backoff.0, settings.image_backoff.1),
+            told_backoff: BTreeMap::new(),
             pull_errors: BTreeMap::new(),
             initialized_in: None,
             end_began: None,

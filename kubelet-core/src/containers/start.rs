@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
+use super::memory::BackoffWindow;
 use super::sync::Ground;
 use crate::backoff::{BackoffDecision, CrashKey, go_duration};
 use crate::event::{Event, EventSubject, EventType};
@@ -121,16 +122,12 @@ impl ContainerSyncer {
         match decision {
             BackoffDecision::StartNow => Ok(()),
             BackoffDecision::Wait { delay, until } => {
-                cx.events.record(Event::new(
-                    EventSubject::container(pod, view),
-                    EventType::Warning,
-                    "BackOff",
-                    format!(
-                        "Back-off restarting failed container {} in pod {}",
-                        view.name(),
-                        pod.describe()
-                    ),
-                ));
+                let window = BackoffWindow::Crash(ended.id.clone());
+                if super::lock(&memory).tells_backoff(view.name(), window) {
+                    let (name, pod_text) = (view.name(), pod.describe());
+                    let message = format!("Back-off restarting failed container {name} in pod {pod_text}");
+                    self.warn(cx, pod, view, "BackOff", message);
+                }
                 Err(StartError::Failed {
                     reason: Cow::Borrowed("CrashLoopBackOff"),
                     message: format!(

@@ -116,6 +116,13 @@ impl Shared {
             .map_or_else(String::new, |status| status.name.clone())
     }
 
+    /// Removes the checkpoints of pods that are gone.
+    pub(crate) async fn forget_checkpoints(&self, uids: &[PodUid]) {
+        if let Err(error) = self.checkpoints.remove(uids).await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "pod checkpoint not removed");
+        }
+    }
+
     /// Gives a pod's reservation back.
     pub(crate) fn release(&self, uid: &PodUid) {
         if self.ledger.release(uid) {

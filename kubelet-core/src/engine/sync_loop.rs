@@ -54,8 +54,30 @@ struct Leftover {
     source: Option<SourceName>,
     /// Held for it, so that no other static pod of that name starts beside it; shared by all that is left of the name.
     name: Option<Arc<NameGuard>>,
-    /// A worker ends it.
+    /// A worker ends it, or what is left of it is cleared up.
     working: bool,
+}
+
+impl Leftover {
+    /// Of which only what is on disk is left, and about to go: whoever is wished for under its UID waits for that.
+    fn being_cleared() -> Self {
+        Self {
+            source: None,
+            name: None,
+            working: true,
+        }
+    }
+}
+
+/// What is done beside the loop, since it waits for a disk.
+#[derive(Debug)]
+enum Chore {
+    /// Of these pods something is left beside the backend.
+    LeftBehind(Vec<PodUid>),
+    /// Nothing is left of these pods.
+    Cleared(Vec<PodUid>),
+    /// The same, of pods that have left the node in this life.
+    Departed(Vec<PodUid>),
 }
 
 /// The loop and all that it alone decides on.
@@ -71,6 +93,12 @@ pub(crate) struct SyncLoop {
     /// Checkpoints of an earlier life, until their pods are named or known to be gone.
     restored: BTreeMap<PodUid, Arc<PodStatus>>,
     workers: JoinSet<WorkerEnd>,
+    chores: JoinSet<Chore>,
+    /// Pods of which only a checkpoint is left. Removed together: what a disk takes long for is to make a removal last.
+    departed: Vec<PodUid>,
+    departing: bool,
+    /// What an earlier life left behind has been looked for.
+    swept: bool,
     sources_ready: watch::Sender<bool>,
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
@@ -125,6 +153,10 @@ impl SyncLoop {
             leftover_names: BTreeMap::new(),
             restored: BTreeMap::new(),
             workers: JoinSet::new(),
+            chores: JoinSet::new(),
+            departed: Vec::new(),
+            departing: false,
+            swept: false,
             sources_ready,
             stop,
             looked: false,
@@ -139,14 +171,16 @@ impl SyncLoop {
         let first_look = first_look(&shared);
         tokio::pin!(first_look);
         loop {
+            self.forget_departed();
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return self.workers,
+                () = stop.cancelled() => return self.end().await,
                 Some(ended) = self.workers.join_next() => match ended {
-                    Ok(end) => self.worker_ended(end).await,
+                    Ok(end) => self.worker_ended(end),
                     Err(error) => self.worker_panicked(&error),
                 },
-                () = &mut first_look, if !self.looked => self.first_look().await,
+                Some(Ok(done)) = self.chores.join_next() => self.chore_done(done),
+                () = &mut first_look, if !self.looked => self.first_look(),
                 Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
                     self.source_says(&source, item).await;
                 }
@@ -160,6 +194,14 @@ impl SyncLoop {
                 Some(command) = feeds.commands.recv() => self.command(command),
             }
         }
+    }
+
+    /// Finishes what is done beside the loop, so that the next start finds nothing of pods that are gone.
+    async fn end(mut self) -> JoinSet<WorkerEnd> {
+        while self.chores.join_next().await.is_some() {}
+        let departed = std::mem::take(&mut self.departed);
+        self.shared.forget_checkpoints(&departed).await;
+        self.workers
     }
 
     async fn load_checkpoints(&mut self) {

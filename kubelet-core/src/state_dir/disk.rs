@@ -1,5 +1,6 @@
 //! State files on a real disk.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -56,6 +57,27 @@ impl Disk {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Removes all that it can, and then gives the first error with the path that it is about.
+    pub(super) fn remove_all(&self, paths: &[String]) -> Result<(), (String, io::Error)> {
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = BTreeMap::new();
+        let mut outcome = Ok(());
+        for path in paths {
+            let (folder, name) = self.place(path);
+            match fs::remove_file(folder.join(name)) {
+                Ok(()) => {
+                    changed.insert(folder, path);
+                }
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => outcome = outcome.and(Err((path.clone(), error))),
+            }
+        }
+        for (folder, path) in changed {
+            outcome = outcome.and(sync_folder(&folder).map_err(|error| (path.clone(), error)));
+        }
+        outcome
     }
 
     pub(super) fn list(&self, dir: &str) -> io::Result<Vec<String>> {

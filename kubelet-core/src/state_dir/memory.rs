@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use tokio::sync::Notify;
 
 /// A disk in memory for crash tests of whatever keeps state in a [`StateDir`](super::StateDir).
 ///
@@ -15,6 +16,7 @@ use bytes::Bytes;
 #[derive(Clone, Default)]
 pub struct MemoryDisk {
     inner: Arc<Mutex<Inner>>,
+    released: Arc<Notify>,
 }
 
 #[derive(Default)]
@@ -27,6 +29,7 @@ struct Inner {
     steps: u64,
     crash_at: Option<u64>,
     full: bool,
+    holds_removals: bool,
 }
 
 #[derive(Clone, Default)]
@@ -85,6 +88,31 @@ impl MemoryDisk {
         self.lock().full = false;
     }
 
+    /// Lets every removal wait, as a slow disk does, until [`release_removals`](Self::release_removals).
+    pub fn hold_removals(&self) {
+        self.lock().holds_removals = true;
+    }
+
+    /// Ends what [`hold_removals`](Self::hold_removals) began.
+    pub fn release_removals(&self) {
+        self.lock().holds_removals = false;
+        self.released.notify_waiters();
+    }
+
+    /// Waits while removals are held.
+    pub(super) async fn removes(&self) {
+        loop {
+            let released = self.released.notified();
+            tokio::pin!(released);
+            // Before looking, so that no release goes by in between.
+            released.as_mut().enable();
+            if !self.lock().holds_removals {
+                return;
+            }
+            released.await;
+        }
+    }
+
     pub(super) fn read(&self, path: &str) -> io::Result<Option<Bytes>> {
         let inner = self.lock();
         inner.alive()?;
@@ -124,6 +152,21 @@ impl MemoryDisk {
         inner.names.remove(path);
         inner.step()?;
         inner.sync_name(path);
+        Ok(())
+    }
+
+    pub(super) fn remove_all(&self, paths: &[String]) -> Result<(), (String, io::Error)> {
+        let mut inner = self.lock();
+        for path in paths {
+            inner.step().map_err(|error| (path.clone(), error))?;
+            inner.names.remove(path);
+        }
+        if let Some(first) = paths.first() {
+            inner.step().map_err(|error| (first.clone(), error))?;
+        }
+        for path in paths {
+            inner.sync_name(path);
+        }
         Ok(())
     }
 

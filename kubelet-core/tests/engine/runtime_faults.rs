@@ -195,7 +195,7 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_says_why() {
         .uid("u")
         .container("app", |c| c.image("gone:1"))
         .build();
-    node.pods.set(vec![pod]).await.unwrap();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
     let waiting = |node: &Node| {
         node.status("p")
             .and_then(|s| s.container_statuses.as_ref()?.first()?.state.clone()?.waiting)
@@ -214,9 +214,18 @@ async fn an_image_that_cannot_be_pulled_backs_off_and_says_why() {
         message.starts_with("Back-off pulling image \"gone:1\": ErrImagePull: "),
         "{message}"
     );
+    // Each new label is one more sync in the same back-off.
+    for round in 0..5 {
+        let mut pod = pod.clone();
+        pod.metadata.labels = Some([("round".to_owned(), round.to_string())].into());
+        node.pods.upsert(pod).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     tokio::time::sleep(Duration::from_secs(3600)).await;
     let pulls = runtime.count(Op::Pull);
     assert!((10..20).contains(&pulls), "{pulls}");
+    // Once for each pull that failed.
+    assert_eq!(node.events.count("BackOff") as u64, pulls);
     runtime.set_image("gone:1", kubelet_testing::FakeImage::new());
     running(&node, "p").await;
     node.stop().await;

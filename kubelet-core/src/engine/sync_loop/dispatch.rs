@@ -37,12 +37,12 @@ impl SyncLoop {
             self.dispatch(change);
         }
         if changes.became_ready {
-            self.end_leftovers().await;
+            self.end_leftovers();
         }
     }
 
     /// Everything has been looked at: what the sources said so far is dispatched, and what nobody wants is ended.
-    pub(super) async fn first_look(&mut self) {
+    pub(super) fn first_look(&mut self) {
         self.looked = true;
         for uid in self.shared.cache.present() {
             self.note_leftover(&uid);
@@ -56,7 +56,7 @@ impl SyncLoop {
         for pod in pods {
             self.add(pod);
         }
-        self.end_leftovers().await;
+        self.end_leftovers();
     }
 
     fn dispatch(&mut self, change: PodChange) {

@@ -1,8 +1,11 @@
 //! What is there without a wish: pods of an earlier life, late effects of calls that nobody heard the end of.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 
-use super::{Leftover, SyncLoop};
+use tracing::Instrument;
+
+use super::{Chore, Leftover, SyncLoop};
 use crate::engine::names::NameGuard;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
@@ -10,7 +13,7 @@ use crate::source::SourceKind;
 use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 
 impl SyncLoop {
-    pub(super) async fn worker_ended(&mut self, end: WorkerEnd) {
+    pub(super) fn worker_ended(&mut self, end: WorkerEnd) {
         let uid = end.uid;
         let link = self.shared.workers().remove(&uid);
         if !end.finished {
@@ -21,12 +24,8 @@ impl SyncLoop {
         }
         self.shared.release(&uid);
         match self.entries.get_mut(&uid) {
-            Some(entry) if entry.again => {
-                let pod = entry.pod.clone();
-                self.entries.remove(&uid);
-                self.leave(&uid).await;
-                self.start(pod);
-            }
+            // It starts anew once nothing of the old one is left.
+            Some(entry) if entry.again => self.leave(&uid),
             Some(entry) => {
                 // A wish that came while the worker ended: a deletion that a sink is to hear of, or remains to clear up.
                 let wish = link.map(|link| link.wish.borrow().clone());
@@ -35,8 +34,7 @@ impl SyncLoop {
                     return;
                 }
                 if entry.left {
-                    self.entries.remove(&uid);
-                    self.leave(&uid).await;
+                    self.leave(&uid);
                     return;
                 }
                 entry.working = false;
@@ -44,19 +42,36 @@ impl SyncLoop {
                     self.end_late_object(&uid);
                 }
             }
-            None => self.leave(&uid).await,
+            None => self.leave(&uid),
         }
     }
 
-    /// Nothing is known of a pod any more.
-    async fn leave(&mut self, uid: &PodUid) {
-        self.leftovers.remove(uid);
+    /// Nothing is known of a pod any more, but that its checkpoint is yet to go.
+    fn leave(&mut self, uid: &PodUid) {
         self.restored.remove(uid);
         self.shared.statuses.forget(uid);
         self.shared.syncer.forget(uid);
-        if let Err(error) = self.shared.checkpoints.remove(uid).await {
-            tracing::warn!(pod_uid = %uid, error = &error as &dyn std::error::Error, "pod checkpoint not removed");
+        if self.shared.checkpoints.may_hold(uid) {
+            self.leftovers.insert(uid.clone(), Leftover::being_cleared());
+            self.departed.push(uid.clone());
+        } else {
+            self.cleared(uid);
         }
+    }
+
+    /// Has the checkpoints of pods removed that have left, all at once: one after the other they would hold up everything
+    /// else on a slow disk.
+    pub(super) fn forget_departed(&mut self) {
+        if self.departing || self.departed.is_empty() {
+            return;
+        }
+        self.departing = true;
+        let (shared, departed) = (self.shared.clone(), std::mem::take(&mut self.departed));
+        let forget = async move {
+            shared.forget_checkpoints(&departed).await;
+            Chore::Departed(departed)
+        };
+        self.chores.spawn(forget.in_current_span());
     }
 
     /// Something was seen of a pod, or somebody asked for it to be looked into.
@@ -130,7 +145,7 @@ impl SyncLoop {
     }
 
     /// Ends the leftovers whose sources have spoken and do not name them.
-    pub(super) async fn end_leftovers(&mut self) {
+    pub(super) fn end_leftovers(&mut self) {
         let uids: Vec<PodUid> = self.leftovers.keys().cloned().collect();
         for uid in uids {
             self.end_leftover_if_unwanted(&uid);
@@ -138,15 +153,66 @@ impl SyncLoop {
         if self.config.all_ready() {
             self.sources_ready
                 .send_if_modified(|ready| !std::mem::replace(ready, true));
-            let gone: Vec<PodUid> = self
-                .restored
-                .keys()
-                .filter(|uid| !self.entries.contains_key(*uid) && !self.leftovers.contains_key(*uid))
-                .cloned()
-                .collect();
-            for uid in gone {
-                self.leave(&uid).await;
+            if !std::mem::replace(&mut self.swept, true) {
+                let syncer = self.shared.syncer.clone();
+                let look = async move { Chore::LeftBehind(syncer.left_behind().await) };
+                self.chores.spawn(look.in_current_span());
             }
+        }
+    }
+
+    pub(super) fn chore_done(&mut self, done: Chore) {
+        self.departing &= !matches!(done, Chore::Departed(_));
+        match done {
+            Chore::LeftBehind(uids) => self.sweep(uids),
+            Chore::Cleared(uids) | Chore::Departed(uids) => {
+                for uid in uids {
+                    self.cleared(&uid);
+                }
+            }
+        }
+    }
+
+    /// Clears up after pods that an earlier life of the agent did not come to clear up after: it left folders or a
+    /// checkpoint, and nobody knows of them.
+    fn sweep(&mut self, left_behind: Vec<PodUid>) {
+        let mut uids: BTreeSet<PodUid> = left_behind.into_iter().collect();
+        uids.extend(self.restored.keys().cloned());
+        uids.retain(|uid| {
+            let is_wished_for = self.entries.contains_key(uid) || self.config.pod(uid).is_some();
+            !is_wished_for && !self.leftovers.contains_key(uid) && !self.shared.cache.is_present(uid)
+        });
+        if uids.is_empty() {
+            return;
+        }
+        for uid in &uids {
+            self.restored.remove(uid);
+            self.leftovers.insert(uid.clone(), Leftover::being_cleared());
+        }
+        let uids: Vec<PodUid> = uids.into_iter().collect();
+        tracing::info!(pods = uids.len(), "clearing up after pods of an earlier life");
+        let shared = self.shared.clone();
+        let sweep = async move {
+            shared.syncer.sweep(&uids).await;
+            // Last, as after every pod: it tells that something is left.
+            shared.forget_checkpoints(&uids).await;
+            Chore::Cleared(uids)
+        };
+        self.chores.spawn(sweep.in_current_span());
+    }
+
+    /// Nothing is left of a pod, on disk either.
+    fn cleared(&mut self, uid: &PodUid) {
+        self.leftovers.remove(uid);
+        if let Some(entry) = self.entries.remove(uid)
+            && entry.again
+        {
+            self.start(entry.pod);
+            return;
+        }
+        // What turned up meanwhile found nobody to tell.
+        if self.shared.cache.current(uid).is_some_and(|seen| !seen.is_down()) {
+            self.woken(uid);
         }
     }
 

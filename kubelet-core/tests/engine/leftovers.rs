@@ -1,0 +1,141 @@
+//! What an earlier life of the agent left behind.
+
+#![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use kubelet_core::k8s_openapi::api::core::v1::Pod;
+use kubelet_core::{ChannelSource, MemoryDisk, SourceKind, StateDir};
+use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+use tokio::time::sleep;
+
+use super::harness::Node;
+use super::life::fake;
+
+/// A node with files.
+fn node_on_disk(runtime: &FakeRuntime, dir: &Path) -> Node {
+    let (root, logs) = (dir.join("root"), dir.join("logs"));
+    Node::start_with(runtime, StateDir::in_memory(), |builder| {
+        builder.root_dir(root).pod_logs_dir(logs)
+    })
+}
+
+fn pod(uid: &str) -> Pod {
+    PodBuilder::new(format!("pod-{uid}"))
+        .uid(uid)
+        .container("app", |c| c)
+        .build()
+}
+
+fn pod_dir(dir: &Path, uid: &str) -> PathBuf {
+    dir.join("root/pods").join(uid)
+}
+
+fn log_dir(dir: &Path, uid: &str) -> PathBuf {
+    dir.join("logs").join(format!("default_pod-{uid}_{uid}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn folders_of_pods_that_nobody_knows_of_go_once_all_sources_have_spoken() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let runtime = fake();
+    let node = node_on_disk(&runtime, dir);
+    let uids = ["gone", "wanted", "mounted", "linked", "later"];
+    node.pods.set(uids.map(pod).to_vec()).await.unwrap();
+    for uid in uids {
+        node.running(&format!("pod-{uid}")).await;
+    }
+    node.kill().await;
+    // The crash came after the containers of all but one were removed.
+    for sandbox in runtime.sandboxes() {
+        if sandbox.pod_uid.as_str() != "wanted" {
+            runtime.vanish_sandbox(&sandbox.id);
+        }
+    }
+    for uid in uids {
+        fs::write(log_dir(dir, uid).join("app/0.log"), "hello").unwrap();
+    }
+    fs::create_dir(pod_dir(dir, "mounted").join("volumes/data")).unwrap();
+    let elsewhere = dir.join("elsewhere");
+    fs::rename(pod_dir(dir, "linked"), &elsewhere).unwrap();
+    symlink(&elsewhere, pod_dir(dir, "linked")).unwrap();
+    // Of another agent, which has its own folder for pods.
+    let foreign = log_dir(dir, "foreign");
+    fs::create_dir_all(foreign.join("app")).unwrap();
+    fs::create_dir(pod_dir(dir, "no uid")).unwrap();
+
+    let (more, source) = ChannelSource::new("file");
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |builder| {
+        builder
+            .root_dir(dir.join("root"))
+            .pod_logs_dir(dir.join("logs"))
+            .source(source.kind(SourceKind::Managed))
+    });
+    node.pods.set(vec![pod("wanted")]).await.unwrap();
+    node.running("pod-wanted").await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(pod_dir(dir, "gone").exists(), "a source has not spoken");
+    more.set(vec![pod("later")]).await.unwrap();
+    node.running("pod-later").await;
+    node.until("swept", |_| !pod_dir(dir, "gone").exists()).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(!log_dir(dir, "gone").exists());
+    for uid in ["wanted", "later"] {
+        assert!(pod_dir(dir, uid).join("containers/app").exists(), "{uid}");
+        assert!(log_dir(dir, uid).join("app/0.log").exists(), "{uid}");
+    }
+    assert!(pod_dir(dir, "mounted").join("containers/app").exists());
+    assert!(log_dir(dir, "mounted").join("app/0.log").exists());
+    assert!(elsewhere.join("containers/app").exists() && pod_dir(dir, "linked").is_symlink());
+    assert!(foreign.join("app").exists() && pod_dir(dir, "no uid").exists());
+    assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_disk_holds_up_only_a_pod_whose_old_checkpoint_it_still_has() {
+    let runtime = fake();
+    let disk = MemoryDisk::new();
+    let state = StateDir::simulated(&disk);
+    let node = Node::start(&runtime, state.clone());
+    let job = |uid: &str| {
+        PodBuilder::new(format!("pod-{}", uid.trim_start_matches('.')))
+            .uid(uid)
+            .restart_policy("Never")
+            .container("app", |c| c.args(["exit=0", "after=1s"]))
+            .build()
+    };
+    let jobs: Vec<Pod> = ["j1", "j2", ".j3"].map(job).to_vec();
+    node.pods.set(jobs.clone()).await.unwrap();
+    node.until("all done", |node| {
+        jobs.iter()
+            .all(|job| node.phase(job.metadata.name.as_deref().unwrap()).as_deref() == Some("Succeeded"))
+    })
+    .await;
+    assert_eq!(state.list("pods").await.unwrap().len(), 3);
+    disk.hold_removals();
+    node.pods.set(Vec::new()).await.unwrap();
+    node.until("all gone", |node| node.handle.pods().is_empty()).await;
+    let made = runtime.count(Op::CreateContainer);
+    node.pods.set(vec![pod("new"), job("j1"), job(".j3")]).await.unwrap();
+    node.running("pod-new").await;
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), made + 1);
+    // Named again, and left again.
+    node.pods.set(vec![pod("new"), job("j1")]).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    disk.release_removals();
+    node.until("anew", |_| runtime.count(Op::CreateContainer) == made + 2)
+        .await;
+    node.until("done", |node| node.phase("pod-j1").as_deref() == Some("Succeeded"))
+        .await;
+    assert_eq!(state.list("pods").await.unwrap(), ["j1.json"]);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(runtime.count(Op::CreateContainer), made + 2);
+    assert!(node.named("pod-j3").is_none());
+    node.stop().await;
+}
