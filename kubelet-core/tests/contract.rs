@@ -1,0 +1,5 @@
+//! The contract suites of `kubelet-testing` on what this crate has of each trait.
+
+mod contract {
+    mod sources;
+}
