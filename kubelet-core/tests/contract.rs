@@ -2,4 +2,5 @@
 
 mod contract {
     mod sources;
+    mod status_sinks;
 }

@@ -90,6 +90,17 @@ const SUITES: &[Suite] = &[
         files: &[include_str!("../src/contract/sources.rs")],
         of: Some((include_str!("../../kubelet-core/src/source.rs"), "PodSource")),
     },
+    Suite {
+        files: &[include_str!("../src/contract/generators.rs")],
+        of: Some((
+            include_str!("../../kubelet-core/src/pleg.rs"),
+            "PodLifecycleEventGenerator",
+        )),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/status_sinks.rs")],
+        of: Some((include_str!("../../kubelet-core/src/status.rs"), "StatusSink")),
+    },
 ];
 
 /// Each promise: its name, and the paragraph that it begins with.

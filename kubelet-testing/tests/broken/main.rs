@@ -2,7 +2,11 @@
 //!
 //! Without their fault they pass, so that it is the fault which is found.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
+
+mod generators;
 mod sources;
+mod status_sinks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -36,3 +40,16 @@ macro_rules! faults {
     )* };
 }
 use faults;
+
+/// Makes one `#[test]` of each promise that is kept.
+macro_rules! holds {
+    ($suite:ident: $($make:expr => $promise:ident)*) => { $(
+        #[test]
+        fn $promise() {
+            kubelet_testing::contract::check(stringify!($promise), $make, async |checked, fixture| {
+                kubelet_testing::contract::$suite::$promise(checked, fixture).await;
+            });
+        }
+    )* };
+}
+use holds;
