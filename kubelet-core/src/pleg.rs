@@ -148,11 +148,14 @@ impl PlegHealth {
 ///
 /// # Contract
 /// - Every change of a pod reaches the cache, and a signal for that pod follows it.
-/// - A look takes [`CacheWriter::begin`] before it lists; [`CacheWriter::looked_at_all`] comes only when all pods that
-///   changed are written or marked stale.
+/// - A look takes [`CacheWriter::begin`] before it lists: what changed while it was under way is not what it saw.
+/// - [`CacheWriter::looked_at_all`] comes only when all pods that changed are written or marked stale.
 /// - A failed list changes nothing in the cache but [`CacheWriter::cannot_look`].
 /// - A request to look at one pod is answered soon, whatever the period.
+/// - A request to inspect one is granted even if its records did not change, and a signal follows.
 /// - One slow pod delays only itself.
+/// - A look at everything that succeeded is told to the health; one that failed is not.
+/// - It returns soon after `stop`, whatever the runtime does, and may be run again.
 #[async_trait]
 pub trait PodLifecycleEventGenerator: fmt::Debug + Send + Sync + 'static {
     /// Looks until it is stopped. May be called again once it has returned.

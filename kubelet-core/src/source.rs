@@ -53,9 +53,12 @@ impl SourceContext {
 /// Where wished-for pods come from.
 ///
 /// # Contract
-/// - `open` is called once per run; the stream ends only once `stop` is cancelled.
+/// - `open` is called once per run; the stream ends only once `stop` is cancelled, and then soon.
+/// - `name` is not empty; it and `kind` never change.
 /// - A source is ready from its first [`SourceItem::Snapshot`] that is not `remembered`.
+/// - Without pods its snapshot is empty; a source that says nothing holds up all that waits for the sources.
 /// - A snapshot is the whole truth of the source: what it does not name is no longer wished for.
+/// - What changes while nobody polls the stream is told when it is polled again; states in between may be left out.
 /// - What cannot be read is [`SourceItem::Trouble`], never an empty snapshot.
 /// - A pod that cannot be understood is reported as invalid, with its origin, and hurts no other pod.
 /// - Pods of a managed source carry a UID that never changes, and is never used again for another pod.

@@ -82,10 +82,16 @@ pub enum Published {
 /// Is told the statuses of pods.
 ///
 /// # Contract
+/// - `Accepted` means that the other side has it, or gets it without being told again.
 /// - Calls for one pod do not overlap; calls for different pods may.
 /// - Versions of one pod only grow; gaps are normal, since only the newest is sent.
-/// - `forget` comes last for a pod, unless the kubelet ends before.
+/// - The next life of the agent counts versions from the start again, without a `forget` before.
 /// - Repeating an update that was accepted is harmless.
+/// - What cannot be told now is `Retry`, with a pause; it is never dropped as `Accepted`.
+/// - A pod that is gone over there is `Gone`, which hurts no other pod.
+/// - `forget` comes last for a pod, unless the kubelet ends before. Of a pod that is not known it does nothing.
+/// - A pod that was forgotten may come again under its UID.
+/// - A call that is dropped holds up no later one.
 #[async_trait]
 pub trait StatusSink: fmt::Debug + Send + Sync + 'static {
     /// Takes one version.

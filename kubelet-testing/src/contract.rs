@@ -1,12 +1,25 @@
 //! Contract suites: one function per promise of a trait's `# Contract` list, to run on any implementation.
 //!
-//! A promise that is broken panics with a text that says what was seen. [`runtime_contract!`](crate::runtime_contract)
-//! and [`image_contract!`](crate::image_contract) make one `#[test]` of each promise.
+//! A promise that is broken panics with a text that says what was seen. For each trait a macro makes one `#[test]` of each
+//! promise; it takes an async function that answers the implementation to check and a fixture, which tells the suite how
+//! to use it.
+//!
+//! The suites run in real time, on a tokio runtime of one thread each, and wait for what they expect for as long as the
+//! fixture's patience says; none measures how long something took. What they wait for in vain, to see that it does not
+//! happen, they make sure of by something that must happen later.
 
 mod check;
 mod fixture;
+pub mod generators;
+mod hook;
 pub mod images;
 pub mod runtime;
+pub mod sources;
+pub mod status_sinks;
 
-pub use check::{REQUIRE, check_images, check_runtime};
+pub use check::{REQUIRE, check, check_images, check_runtime};
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
+pub use generators::GeneratorFixture;
+pub use hook::now;
+pub use sources::SourceFixture;
+pub use status_sinks::StatusSinkFixture;

@@ -1,16 +1,12 @@
 //! The suites hold for the fake, and name every promise that is written.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
+
 use std::time::Duration;
 
 use kubelet_core::ImageRef;
-use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload};
+use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload, now};
 use kubelet_testing::{Action, FakeImage, FakeRuntime, Op, Script};
-
-/// A hook that waits for nothing.
-fn now(act: impl FnOnce()) -> std::future::Ready<()> {
-    act();
-    std::future::ready(())
-}
 
 /// The fake with everything that the suite can make use of.
 async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
@@ -67,31 +63,120 @@ mod image_service {
     kubelet_testing::image_contract!(super::images);
 }
 
+/// A suite, as text: the files with its promises, of which the first has its macro, and the trait with its contract.
+struct Suite {
+    files: &'static [&'static str],
+    /// The text with the trait, and its name; the suites of runtimes and images are older than this check.
+    of: Option<(&'static str, &'static str)>,
+}
+
+const SUITES: &[Suite] = &[
+    Suite {
+        files: &[
+            include_str!("../src/contract/runtime.rs"),
+            include_str!("../src/contract/runtime/events.rs"),
+            include_str!("../src/contract/runtime/exec.rs"),
+            include_str!("../src/contract/runtime/identity.rs"),
+            include_str!("../src/contract/runtime/life.rs"),
+            include_str!("../src/contract/runtime/stopping.rs"),
+        ],
+        of: None,
+    },
+    Suite {
+        files: &[include_str!("../src/contract/images.rs")],
+        of: None,
+    },
+    Suite {
+        files: &[include_str!("../src/contract/sources.rs")],
+        of: Some((include_str!("../../kubelet-core/src/source.rs"), "PodSource")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/generators.rs")],
+        of: Some((
+            include_str!("../../kubelet-core/src/pleg.rs"),
+            "PodLifecycleEventGenerator",
+        )),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/status_sinks.rs")],
+        of: Some((include_str!("../../kubelet-core/src/status.rs"), "StatusSink")),
+    },
+];
+
+/// Each promise: its name, and the paragraph that it begins with.
+fn promises(suite: &Suite) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for file in suite.files {
+        let mut docs: Vec<&str> = Vec::new();
+        for line in file.lines() {
+            if let Some(doc) = line.strip_prefix("///") {
+                docs.push(doc);
+            } else if let Some(rest) = line.strip_prefix("pub async fn ") {
+                let name = rest.split('(').next().unwrap();
+                let first = docs.iter().take_while(|doc| !doc.trim().is_empty());
+                found.push((name.to_owned(), plain(first.copied())));
+            } else if !line.starts_with("#[") {
+                docs.clear();
+            }
+        }
+    }
+    found
+}
+
+/// The lines of the contract of a trait.
+fn contract(text: &str, name: &str) -> Vec<String> {
+    let before = text.split(&format!("\npub trait {name}:")).next().unwrap();
+    let (_, section) = before.rsplit_once("/// # Contract\n").unwrap();
+    let mut lines: Vec<Vec<&str>> = Vec::new();
+    for doc in section.lines().map_while(|line| line.strip_prefix("///")) {
+        match (doc.strip_prefix(" - "), doc.strip_prefix("   ")) {
+            (Some(first), _) => lines.push(vec![first]),
+            (None, Some(more)) => lines.last_mut().unwrap().push(more),
+            (None, None) => break,
+        }
+    }
+    lines.into_iter().map(plain).collect()
+}
+
+/// The words alone: how they are broken into lines and marked up does not count.
+fn plain<'a>(lines: impl IntoIterator<Item = &'a str>) -> String {
+    let text = lines
+        .into_iter()
+        .flat_map(str::split_whitespace)
+        .collect::<Vec<_>>()
+        .join(" ");
+    text.chars().filter(|c| !"`[]".contains(*c)).collect()
+}
+
 #[test]
 fn each_suite_runs_every_promise_that_is_written() {
-    let runtime = [
-        include_str!("../src/contract/runtime/events.rs"),
-        include_str!("../src/contract/runtime/exec.rs"),
-        include_str!("../src/contract/runtime/identity.rs"),
-        include_str!("../src/contract/runtime/life.rs"),
-        include_str!("../src/contract/runtime/stopping.rs"),
-    ];
-    let images = [include_str!("../src/contract/images.rs")];
-    let suites = [
-        (&runtime[..], include_str!("../src/contract/runtime.rs")),
-        (&images[..], images[0]),
-    ];
-    for (files, suite) in suites {
-        let listed: Vec<&str> = suite
+    for suite in SUITES {
+        let listed: Vec<&str> = suite.files[0]
             .lines()
             .skip_while(|line| !line.contains("macro_rules!"))
             .map(str::trim)
             .collect();
-        for line in files.iter().flat_map(|file| file.lines()) {
-            if let Some(rest) = line.strip_prefix("pub async fn ") {
-                let name = rest.split('(').next().unwrap();
-                assert!(listed.contains(&name), "{name} is in no suite");
-            }
+        for (name, _) in promises(suite) {
+            assert!(listed.contains(&name.as_str()), "{name} is in no suite");
+        }
+    }
+}
+
+#[test]
+fn each_line_of_a_contract_is_checked_and_nothing_else_is() {
+    for suite in SUITES {
+        let Some((text, name)) = suite.of else { continue };
+        let (lines, promises) = (contract(text, name), promises(suite));
+        assert!(!lines.is_empty() && !promises.is_empty(), "{name}");
+        for line in &lines {
+            let checked = promises.iter().any(|(_, words)| words == line);
+            assert!(checked, "no promise of the suite of {name} checks: {line}");
+        }
+        for (promise, words) in promises {
+            assert!(
+                lines.contains(&words),
+                "{promise} is no line of the contract of {name}: {words}"
+            );
         }
     }
 }

@@ -18,6 +18,35 @@ pub const REQUIRE: &str = "KUBELET_TEST_REQUIRE";
 /// How long one promise may take: far more than any needs, so that a call that hangs fails instead of hanging the test.
 const LONGEST: Duration = Duration::from_secs(120);
 
+/// Checks one promise on an implementation of its own; `make` answers nothing where there is none, and the check is then
+/// skipped.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check<T, F>(name: &str, make: impl AsyncFnOnce() -> Option<(T, F)>, promise: impl AsyncFnOnce(&T, &F)) {
+    block_on(async {
+        let Some((checked, fixture)) = make().await else {
+            return skip(name, "there is nothing to check");
+        };
+        let kept = catch(name, promise(&checked, &fixture)).await;
+        kept.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+}
+
+/// Makes one test of each promise of a suite.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! contract_tests {
+    ($make:path, $suite:ident: $($promise:ident)*) => { $(
+        #[test]
+        fn $promise() {
+            $crate::contract::check(stringify!($promise), $make, async |checked, fixture| {
+                $crate::contract::$suite::$promise(checked, fixture).await;
+            });
+        }
+    )* };
+}
+
 /// Checks one promise of [`ContainerRuntime`] on a runtime of its own; `make` answers nothing where there is none, and
 /// the check is then skipped.
 ///

@@ -7,20 +7,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::FutureExt;
-use futures::future::BoxFuture;
 use kubelet_core::{
     ContainerConfig, ContainerRuntime, ImageRef, ImageService, PodKey, PodUid, PullRequest, RandomSource,
     SandboxConfig, SandboxId, Scope, SeededRandom, label,
 };
 
 use crate::contract::check::must;
-
-type Hook = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
-
-fn hook<F: Future<Output = ()> + Send + 'static>(call: impl Fn() -> F + Send + Sync + 'static) -> Hook {
-    Box::new(move || call().boxed())
-}
+use crate::contract::hook::{Hook, hook};
 
 /// What a container of the suite runs.
 #[derive(Clone, Debug)]
@@ -224,7 +217,7 @@ impl RuntimeFixture {
         D: Future<Output = ()> + Send + 'static,
         U: Future<Output = ()> + Send + 'static,
     {
-        self.outage = Some((hook(down), hook(up)));
+        self.outage = Some((hook(move |()| down()), hook(move |()| up())));
         self
     }
 
@@ -235,7 +228,7 @@ impl RuntimeFixture {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.next_create_outlives = Some(hook(arrange));
+        self.next_create_outlives = Some(hook(move |()| arrange()));
         self
     }
 
@@ -377,7 +370,7 @@ impl ImageFixture {
         D: Future<Output = ()> + Send + 'static,
         U: Future<Output = ()> + Send + 'static,
     {
-        self.outage = Some((hook(down), hook(up)));
+        self.outage = Some((hook(move |()| down()), hook(move |()| up())));
         self
     }
 

@@ -110,10 +110,10 @@ pub async fn no_answer_is_never_an_absent_image(images: &dyn ImageService, fixtu
         );
     };
     pull(images, fixture, &fixture.image).await;
-    down().await;
+    down(()).await;
     let status = images.status(&fixture.image, "").await.map(|image| image.is_some());
     let list = images.list().await.map(|list| !list.is_empty());
-    up().await;
+    up(()).await;
     for (op, answer) in [("status", status), ("list", list)] {
         let unavailable = matches!(answer, Err(RuntimeError::Unavailable { .. }));
         assert!(unavailable, "{op} of a service that is away gives {answer:?}");

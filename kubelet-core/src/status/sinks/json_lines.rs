@@ -25,10 +25,29 @@ const RETRY: Duration = Duration::from_secs(10);
 /// ```
 ///
 /// Lines are written and flushed one after another on a blocking thread, so that a slow writer holds up only this sink. A
-/// line that cannot be written is logged and written again after 10 seconds, with the newest version then.
+/// line that cannot be written is logged and written again after 10 seconds, with the newest version then. What was written
+/// of it by then stays, as a line that is no JSON.
 pub struct JsonLinesSink<W> {
-    writer: Arc<Mutex<W>>,
+    lines: Arc<Mutex<Lines<W>>>,
     clock: Arc<dyn Clock>,
+}
+
+struct Lines<W> {
+    writer: W,
+    /// The last line may have been cut off in the middle.
+    torn: bool,
+}
+
+impl<W: Write> Lines<W> {
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if std::mem::replace(&mut self.torn, true) {
+            self.writer.write_all(b"\n")?;
+        }
+        self.writer.write_all(line)?;
+        self.writer.flush()?;
+        self.torn = false;
+        Ok(())
+    }
 }
 
 impl<W> fmt::Debug for JsonLinesSink<W> {
@@ -60,7 +79,7 @@ impl<W: Write + Send + 'static> JsonLinesSink<W> {
     /// Writes to `writer`, with times from `clock`.
     pub fn new(writer: W, clock: Arc<dyn Clock>) -> Self {
         Self {
-            writer: Arc::new(Mutex::new(writer)),
+            lines: Arc::new(Mutex::new(Lines { writer, torn: false })),
             clock,
         }
     }
@@ -72,11 +91,10 @@ impl<W: Write + Send + 'static> JsonLinesSink<W> {
     async fn write(&self, line: Result<Vec<u8>, serde_json::Error>) -> io::Result<()> {
         let mut line = line?;
         line.push(b'\n');
-        let writer = self.writer.clone();
+        let lines = self.lines.clone();
         let written = tokio::task::spawn_blocking(move || {
-            let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            writer.write_all(&line)?;
-            writer.flush()
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.write(&line)
         });
         written.await.map_err(io::Error::other)?
     }

@@ -48,7 +48,8 @@ impl StatusSink for WatchSink {
     async fn publish(&self, update: &StatusUpdate) -> Published {
         self.journal.modify(update.pod.uid(), |last, _| {
             let change = match last {
-                Some(last) if last.version == update.version => Change::Keep,
+                // The number alone does not tell: the next life of the agent counts from the start again.
+                Some(last) if says_the_same(last, update) => Change::Keep,
                 _ => Change::Put(update.clone()),
             };
             (change, Published::Accepted)
@@ -58,6 +59,13 @@ impl StatusSink for WatchSink {
     async fn forget(&self, uid: &PodUid) {
         self.journal.forget(uid);
     }
+}
+
+fn says_the_same(last: &StatusUpdate, update: &StatusUpdate) -> bool {
+    last.version == update.version
+        && last.finished == update.finished
+        && last.containers_may_run == update.containers_may_run
+        && (Arc::ptr_eq(&last.status, &update.status) || last.status == update.status)
 }
 
 #[cfg(test)]

@@ -90,7 +90,7 @@ pub async fn an_uncertain_call_may_still_happen(runtime: &dyn ContainerRuntime, 
     };
     let bench = Bench::new(runtime, fixture);
     let (pod, sandbox) = bench.sandbox().await;
-    arrange().await;
+    arrange(()).await;
     let first = bench.try_create(&pod, &sandbox, "app", 0, &fixture.forever).await;
     assert!(
         matches!(first, Err(RuntimeError::Uncertain { .. })),
@@ -217,7 +217,7 @@ pub async fn no_answer_is_never_an_empty_list(runtime: &dyn ContainerRuntime, fi
     };
     let bench = Bench::new(runtime, fixture);
     let (pod, _, id) = bench.running(&fixture.forever).await;
-    down().await;
+    down(()).await;
     let unanswered = [
         (
             "list_sandboxes",
@@ -233,7 +233,7 @@ pub async fn no_answer_is_never_an_empty_list(runtime: &dyn ContainerRuntime, fi
         ),
         ("container_status", runtime.container_status(&id).await.map(|_| 1)),
     ];
-    up().await;
+    up(()).await;
     for (op, answer) in unanswered {
         let unavailable = matches!(answer, Err(RuntimeError::Unavailable { .. }));
         assert!(unavailable, "{op} of a runtime that is away gives {answer:?}");

@@ -1,0 +1,6 @@
+//! The contract suites of `kubelet-testing` on what this crate has of each trait.
+
+mod contract {
+    mod sources;
+    mod status_sinks;
+}
