@@ -11,7 +11,7 @@ use super::reasons::{
     INIT_TAKEN_AS_DONE, LOST_WHEN_DELETED, LOST_WHEN_TERMINATED, REMOVED_TO_RESTART_ALL, UNKNOWN_EXIT_CODE, reason,
 };
 use crate::observation::{ObservedContainer, PodObservation};
-use crate::pod::{ContainerKind, ContainerView, PodRecord, should_restart};
+use crate::pod::{ContainerKind, ContainerView, PodRecord, should_restart, should_restart_exited};
 use crate::runtime::ContainerState;
 
 /// The container statuses of a pod, each list in the order of its spec.
@@ -118,12 +118,54 @@ impl One<'_> {
     fn status(&self) -> ContainerStatus {
         let newest = self.input.observed.newest(self.container.name());
         let mut status = match newest {
+            Some(seen) if self.is_of_before(seen) => self.vanished(seen),
             Some(seen) => self.seen(seen),
             None => self.unseen(),
         };
         self.show_failed_start(&mut status, newest);
         self.set_health(&mut status);
         status
+    }
+
+    /// Whether the container that was told of is gone and this one ended before that one began: it says nothing about how
+    /// that one ended.
+    fn is_of_before(&self, seen: &ObservedContainer) -> bool {
+        let Some(old) = self.old.filter(|_| seen.state == ContainerState::Exited) else {
+            return false;
+        };
+        if old.container_id.as_deref() == Some(self.full_id(seen).as_str()) {
+            return false;
+        }
+        let began = old
+            .state
+            .as_ref()
+            .and_then(|state| match (&state.running, &state.terminated) {
+                (Some(running), _) => running.started_at.as_ref(),
+                (None, Some(end)) => end.started_at.as_ref(),
+                (None, None) => None,
+            });
+        began.is_some_and(|began| seen.finished_at.is_some_and(|ended| ended <= began.0))
+    }
+
+    /// A container that is gone, of which an earlier one is left.
+    fn vanished(&self, left: &ObservedContainer) -> ContainerStatus {
+        let policy = self.input.pod.facts().restart_policy;
+        let began = self.old.and_then(|old| old.state.as_ref()?.running.as_ref());
+        let (Some(old), Some(began)) = (self.old, began) else {
+            return self.unseen();
+        };
+        if should_restart_exited(&self.container, policy, left.exit_code) {
+            return self.unseen();
+        }
+        // It does not run again, and nobody knows how it ended: that is no success.
+        let mut state = lost(LOST_WHEN_TERMINATED);
+        if let Some(end) = &mut state.terminated {
+            end.started_at.clone_from(&began.started_at);
+        }
+        ContainerStatus {
+            state: Some(state),
+            ..old.clone()
+        }
     }
 
     fn seen(&self, seen: &ObservedContainer) -> ContainerStatus {

@@ -179,11 +179,19 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             .map(|(_, instance)| instance)
     }
 
+    /// How the newest container of that name ended of which there is a record.
+    fn left_end(&self, pod: &PodRecord, name: &str) -> Option<(Instant, i32, By)> {
+        let mut left = self.checker.of_pod(pod.uid()).rev();
+        let (_, newest) = left.find(|(_, i)| i.name == name && i.gone.is_none())?;
+        newest.ended
+    }
+
     /// Why a container need not run.
     fn excuse(&self, pod: &PodRecord, view: &ContainerView<'_>) -> Option<Excuse> {
         let last = self.last(pod, view.name())?;
         let policy = RestartPolicy::of_container(view, pod.facts().restart_policy);
-        let (at, code, by) = last.ended?;
+        // One whose record is gone ended in a way that nobody knows; what is left of an earlier one still decides.
+        let (at, code, by) = last.ended.or_else(|| self.left_end(pod, view.name()))?;
         if !should_restart_exited(view, pod.facts().restart_policy, code) {
             return Some(Excuse::Done);
         }

@@ -182,6 +182,32 @@ fn the_last_state_is_that_of_the_container_before() {
 }
 
 #[test]
+fn what_is_left_of_an_earlier_container_says_nothing_about_one_that_vanished() {
+    let began = json!({"running": {"startedAt": "2024-01-01T00:00:10Z"}});
+    let left = |finished: &str| {
+        let mut left = exited("a", "app", 0, 0);
+        left.finished_at = Some(finished.parse().unwrap());
+        vec![left]
+    };
+    let earlier = "2024-01-01T00:00:09Z";
+    let before = || previous(vec![old("app", 1, "b", &began, &Value::Null)]);
+    let unknown = "137 ContainerStatusUnknown";
+    // It does not run again, and did not succeed.
+    let told = generate(&app("Never"), &observed(left(earlier)), &before(), &StartReasons::new());
+    let status = &told.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(states(status), (unknown.to_owned(), String::new(), 1));
+    let again = only(&app("Never"), left(earlier), &told);
+    assert_eq!(again.state, status.state);
+    // It runs again.
+    let status = only(&app("Always"), left(earlier), &before());
+    let waiting = "waiting ContainerCreating".to_owned();
+    assert_eq!(states(&status), (waiting, unknown.to_owned(), 2));
+    // One that ended later is the newer one.
+    let status = only(&app("Never"), left("2024-01-01T00:00:11Z"), &before());
+    assert_eq!(status.state.unwrap().terminated.unwrap().exit_code, 0);
+}
+
+#[test]
 fn a_container_that_vanished_while_it_ran_is_counted_once() {
     let pod = app("Always");
     let before = previous(vec![old("app", 2, "a", &running(), &Value::Null)]);
