@@ -6,6 +6,7 @@
 
 #[cfg(feature = "cri")]
 pub mod cri;
+pub mod unix;
 
 pub use prost;
 pub use tonic;
