@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The other system: everything that it is given runs at once and for ever.
 #[derive(Debug, Default)]
-struct InMemory(Mutex<BTreeMap<PodUid, PodObservation>>);
+pub struct InMemory(Mutex<BTreeMap<PodUid, PodObservation>>);
 
 #[async_trait]
 impl PodProvider for InMemory {

@@ -103,14 +103,19 @@ pub enum ProviderHint {
 /// A whole-pod backend.
 ///
 /// # Contract
+/// - `name` is one word that can be part of container ids, and never changes.
 /// - Steps of one pod never overlap; steps of different pods do.
+/// - What was created shows in every `list` and `status` begun later, until it was deleted and has ended.
+/// - `list` says of a pod what `status` says.
 /// - `create` is idempotent per UID: repeating it for a pod that exists changes nothing.
 /// - `update` with what the pod is already changes nothing.
-/// - `delete` returns when the end is asked for; the end itself shows in `list` and `status`. A pod that is gone is no
-///   error. Deleting again with less grace takes effect.
+/// - `delete` returns when the end is asked for; the end itself shows in `list` and `status`.
+/// - Deleting a pod that is gone is no error.
+/// - Deleting again with less grace takes effect.
 /// - `list` and `status` tell only of pods that carry our mark: what others made is never listed, and so never ended.
-/// - An error of `list` or `status` is no truth about pods.
+/// - An error of `list` or `status` is no truth about pods: without an answer it is `Unavailable`, never nothing.
 /// - An ended pod is listed, with its containers exited, until it is deleted.
+/// - `changes` may be opened again and again. A hint tells that a pod is to be looked at, once the change shows.
 #[async_trait]
 pub trait PodProvider: fmt::Debug + Send + Sync + 'static {
     /// What container ids are prefixed with in statuses: `<name>://<id>`.

@@ -13,13 +13,15 @@ mod fixture;
 pub mod generators;
 mod hook;
 pub mod images;
+pub mod providers;
 pub mod runtime;
 pub mod sources;
 pub mod status_sinks;
 
-pub use check::{REQUIRE, check, check_images, check_runtime};
+pub use check::{REQUIRE, check, check_images, check_provider, check_runtime};
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;
 pub use hook::now;
+pub use providers::ProviderFixture;
 pub use sources::SourceFixture;
 pub use status_sinks::StatusSinkFixture;

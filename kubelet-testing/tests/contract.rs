@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use kubelet_core::ImageRef;
-use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload, now};
-use kubelet_testing::{Action, FakeImage, FakeRuntime, Op, Script};
+use kubelet_testing::contract::{ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, Workload, now};
+use kubelet_testing::{Action, FakeImage, FakeProvider, FakeRuntime, Op, Script};
 
 /// The fake with everything that the suite can make use of.
 async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
@@ -55,12 +55,28 @@ async fn images() -> Option<(FakeRuntime, ImageFixture)> {
     Some((images, fixture))
 }
 
+async fn provider() -> Option<(FakeProvider, ProviderFixture)> {
+    let provider = FakeProvider::new();
+    let (down, up, others) = (provider.clone(), provider.clone(), provider.clone());
+    let fixture = ProviderFixture::new(Workload::image("fake/forever"))
+        .exits(|code| Workload::image("fake/app:1").args([format!("exit={code}")]))
+        .ignores_term(Workload::image("fake/ignore-term"))
+        .outage(move || now(|| down.go_down()), move || now(|| up.come_up()))
+        .foreign(move |pod| now(|| others.add_foreign(&pod)))
+        .hints();
+    Some((provider, fixture))
+}
+
 mod container_runtime {
     kubelet_testing::runtime_contract!(super::runtime);
 }
 
 mod image_service {
     kubelet_testing::image_contract!(super::images);
+}
+
+mod pod_provider {
+    kubelet_testing::provider_contract!(super::provider);
 }
 
 /// A suite, as text: the files with its promises, of which the first has its macro, and the trait with its contract.
@@ -96,6 +112,14 @@ const SUITES: &[Suite] = &[
             include_str!("../../kubelet-core/src/pleg.rs"),
             "PodLifecycleEventGenerator",
         )),
+    },
+    Suite {
+        files: &[
+            include_str!("../src/contract/providers.rs"),
+            include_str!("../src/contract/providers/ends.rs"),
+            include_str!("../src/contract/providers/life.rs"),
+        ],
+        of: Some((include_str!("../../kubelet-core/src/provider.rs"), "PodProvider")),
     },
     Suite {
         files: &[include_str!("../src/contract/status_sinks.rs")],

@@ -6,11 +6,12 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
 
 use futures::FutureExt;
-use kubelet_core::{ContainerRuntime, ImageService, RuntimeError, error_chain};
+use kubelet_core::{ContainerRuntime, ImageService, PodProvider, RuntimeError, error_chain};
 use tokio::runtime::Builder;
 use tokio::time::{self, Instant};
 
 use crate::contract::fixture::{ImageFixture, RuntimeFixture};
+use crate::contract::providers::ProviderFixture;
 
 /// The environment variable that makes a suite fail, where it is `1`, instead of skipping what it cannot run.
 pub const REQUIRE: &str = "KUBELET_TEST_REQUIRE";
@@ -37,10 +38,13 @@ pub fn check<T, F>(name: &str, make: impl AsyncFnOnce() -> Option<(T, F)>, promi
 #[doc(hidden)]
 #[macro_export]
 macro_rules! contract_tests {
-    ($make:path, $suite:ident: $($promise:ident)*) => { $(
+    ($make:path, $suite:ident: $($promise:ident)*) => {
+        $crate::contract_tests! { $make, $suite, check: $($promise)* }
+    };
+    ($make:path, $suite:ident, $check:ident: $($promise:ident)*) => { $(
         #[test]
         fn $promise() {
-            $crate::contract::check(stringify!($promise), $make, async |checked, fixture| {
+            $crate::contract::$check(stringify!($promise), $make, async |checked, fixture| {
                 $crate::contract::$suite::$promise(checked, fixture).await;
             });
         }
@@ -63,6 +67,25 @@ pub fn check_runtime<R: ContainerRuntime>(
         };
         let checked = catch(name, promise(&runtime, &fixture)).await;
         fixture.clean_up(&runtime).await;
+        checked.unwrap_or_else(|panic| resume_unwind(panic));
+    });
+}
+
+/// Checks one promise of [`PodProvider`], as [`check_runtime`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_provider<P: PodProvider>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(P, ProviderFixture)>,
+    promise: impl AsyncFnOnce(&P, &ProviderFixture),
+) {
+    block_on(async {
+        let Some((provider, fixture)) = make().await else {
+            return skip(name, "there is no provider to check");
+        };
+        let checked = catch(name, promise(&provider, &fixture)).await;
+        fixture.clean_up(&provider).await;
         checked.unwrap_or_else(|panic| resume_unwind(panic));
     });
 }

@@ -12,6 +12,7 @@ use kubelet_core::{
     SandboxConfig, SandboxId, Scope, SeededRandom, label,
 };
 
+use crate::ContainerBuilder;
 use crate::contract::check::must;
 use crate::contract::hook::{Hook, hook};
 
@@ -46,6 +47,35 @@ impl Workload {
         self.args = words.into_iter().map(Into::into).collect();
         self
     }
+
+    /// Makes a container of a pod run it.
+    pub(crate) fn shape(&self, container: ContainerBuilder) -> ContainerBuilder {
+        let mut container = container.image(self.image.name.as_str());
+        if !self.command.is_empty() {
+            container = container.command(&self.command);
+        }
+        if !self.args.is_empty() {
+            container = container.args(&self.args);
+        }
+        container
+    }
+}
+
+/// A UID that no other pod has, in the form of a version 4 UUID, since some backends look closely.
+pub(crate) fn random_uid() -> String {
+    uid_of(&SeededRandom::from_process())
+}
+
+fn uid_of(random: &SeededRandom) -> String {
+    let (a, b) = (random.next_u64(), random.next_u64());
+    format!(
+        "{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}",
+        a >> 32,
+        (a >> 16) & 0xffff,
+        a & 0xfff,
+        (b >> 48) & 0xfff,
+        b & 0xffff_ffff_ffff
+    )
 }
 
 /// Commands for the suite to run in a container of the fixture's `forever` workload.
@@ -237,17 +267,8 @@ impl RuntimeFixture {
     /// # Panics
     /// If its folders cannot be made.
     pub fn pod(&self) -> TestPod {
-        let (a, b) = (self.random.next_u64(), self.random.next_u64());
-        // In the form of a version 4 UUID, since some runtimes look closely.
-        let uid = format!(
-            "{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}",
-            a >> 32,
-            (a >> 16) & 0xffff,
-            a & 0xfff,
-            (b >> 48) & 0xfff,
-            b & 0xffff_ffff_ffff
-        );
-        let name = format!("contract-{:08x}", a >> 32);
+        let uid = uid_of(&self.random);
+        let name = format!("contract-{}", &uid[..8]);
         let namespace = "kubelet-contract";
         let key = PodKey::new(namespace, name.as_str());
         let mut sandbox = SandboxConfig::new(PodUid::new(uid.as_str()), key, 0);

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
 
 mod generators;
+mod providers;
 mod sources;
 mod status_sinks;
 
@@ -27,11 +28,12 @@ fn caught(check: impl FnOnce()) -> String {
 
 /// Makes one `#[test]` of each fault: its name, what has it, the promise that is broken, and a word of what is said.
 macro_rules! faults {
-    ($suite:ident: $($name:ident: $make:expr, $promise:ident, $says:literal;)*) => { $(
+    ($suite:ident: $($faults:tt)*) => { $crate::faults! { $suite, check: $($faults)* } };
+    ($suite:ident, $check:ident: $($name:ident: $make:expr, $promise:ident, $says:literal;)*) => { $(
         #[test]
         fn $name() {
             let said = $crate::caught(|| {
-                kubelet_testing::contract::check(stringify!($name), $make, async |checked, fixture| {
+                kubelet_testing::contract::$check(stringify!($name), $make, async |checked, fixture| {
                     kubelet_testing::contract::$suite::$promise(checked, fixture).await;
                 });
             });
