@@ -85,6 +85,13 @@ impl NameLocks {
     }
 }
 
+impl NameGuard {
+    /// The name that it holds.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl Drop for NameGuard {
     fn drop(&mut self) {
         let Some(locks) = self.locks.take() else { return };

@@ -52,8 +52,9 @@ struct Entry {
 struct Leftover {
     /// The source that it came from, where it says so.
     source: Option<SourceName>,
-    /// Held for it, so that no other static pod of that name starts beside it.
-    name: Option<NameGuard>,
+    /// Held for it until nothing of it is left, so that no static pod of that name starts beside it. Leftovers of one name
+    /// hold it together.
+    name: Option<Arc<NameGuard>>,
     /// A worker ends it, or what is left of it is cleared up.
     working: bool,
 }

@@ -95,7 +95,8 @@ impl SyncLoop {
         } else {
             Operation::New
         };
-        let name = leftover.and_then(|leftover| leftover.name);
+        // Where another leftover holds it too, the pod waits for that one's end.
+        let name = leftover.and_then(|leftover| leftover.name).and_then(Arc::into_inner);
         let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
         let mut not_yet = None;
         if let Some(end) = self.end_of(&pod) {

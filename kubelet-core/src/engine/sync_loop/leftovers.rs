@@ -1,10 +1,12 @@
 //! What is there without a wish: pods of an earlier life, late effects of calls that nobody heard the end of.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use tracing::Instrument;
 
 use super::{Chore, Leftover, SyncLoop};
+use crate::engine::names::NameGuard;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
 use crate::source::SourceKind;
@@ -120,7 +122,7 @@ impl SyncLoop {
         let name = seen
             .and_then(|seen| seen.key.clone())
             .filter(|_| !is_managed && known.is_none_or(|known| known.name.is_none()))
-            .and_then(|key| self.shared.names.try_claim(&key.full_name()));
+            .and_then(|key| self.claim_for_leftover(&key.full_name()));
         let leftover = self.leftovers.entry(uid.clone()).or_insert(Leftover {
             source: None,
             name: None,
@@ -128,6 +130,12 @@ impl SyncLoop {
         });
         leftover.source = source;
         leftover.name = leftover.name.take().or(name);
+    }
+
+    fn claim_for_leftover(&self, name: &str) -> Option<Arc<NameGuard>> {
+        let held = || self.leftovers.values().filter_map(|leftover| leftover.name.as_ref());
+        let claimed = self.shared.names.try_claim(name).map(Arc::new);
+        claimed.or_else(|| held().find(|held| held.name() == name).cloned())
     }
 
     /// Ends the leftovers whose sources have spoken and do not name them.
@@ -218,8 +226,7 @@ impl SyncLoop {
             return;
         }
         leftover.working = true;
-        let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
-        self.spawn(uid, PodWish::end_orphan(), name);
+        self.spawn(uid, PodWish::end_orphan(), None);
     }
 }
