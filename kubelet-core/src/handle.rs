@@ -313,7 +313,7 @@ impl KubeletHandle {
         let runtime = self.parts.shared.gate.borrow().trouble();
         let network = match &*self.parts.shared.gate.borrow() {
             Gate::Open(status) => status.network_not_ready.clone(),
-            Gate::Unknown(_) | Gate::Down(_) => None,
+            Gate::Unknown(_) | Gate::Down(..) => None,
         };
         let mut troubles: Vec<(String, String)> = [
             ("runtime", runtime),

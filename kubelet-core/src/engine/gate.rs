@@ -15,8 +15,8 @@ use crate::syncer::{BackendStatus, PodSyncer};
 pub(crate) enum Gate {
     /// It was never asked with success.
     Unknown(Option<String>),
-    /// It does not answer, or says that it is not ready.
-    Down(String),
+    /// It does not answer any more, or says that it is not ready: why, and what it last said of itself.
+    Down(String, Arc<BackendStatus>),
     /// It is ready, but perhaps for its network.
     Open(Arc<BackendStatus>),
 }
@@ -25,7 +25,7 @@ impl Gate {
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             Self::Unknown(None) => Some("container runtime status was not checked yet".to_owned()),
-            Self::Unknown(Some(why)) | Self::Down(why) => Some(why.clone()),
+            Self::Unknown(Some(why)) | Self::Down(why, _) => Some(why.clone()),
             Self::Open(_) => None,
         }
     }
@@ -33,7 +33,15 @@ impl Gate {
     pub(crate) fn status(&self) -> Option<&Arc<BackendStatus>> {
         match self {
             Self::Open(status) => Some(status),
-            Self::Unknown(_) | Self::Down(_) => None,
+            Self::Unknown(_) | Self::Down(..) => None,
+        }
+    }
+
+    /// What the backend last said of itself, ready or not.
+    pub(crate) fn last_known(&self) -> Option<&Arc<BackendStatus>> {
+        match self {
+            Self::Open(status) | Self::Down(_, status) => Some(status),
+            Self::Unknown(_) => None,
         }
     }
 }
@@ -114,7 +122,7 @@ pub(crate) async fn watch_backend(
 ) {
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_good: Option<Instant> = None;
+    let mut last_good: Option<(Instant, Arc<BackendStatus>)> = None;
     loop {
         tokio::select! {
             biased;
@@ -128,10 +136,11 @@ pub(crate) async fn watch_backend(
         };
         let next = match answer {
             Ok(Ok(status)) => {
-                last_good = Some(Instant::now());
+                let status = Arc::new(status);
+                last_good = Some((Instant::now(), status.clone()));
                 match status.not_ready.clone() {
-                    Some(why) => Gate::Down(why),
-                    None => Gate::Open(Arc::new(status)),
+                    Some(why) => Gate::Down(why, status),
+                    None => Gate::Open(status),
                 }
             }
             failed => {
@@ -139,9 +148,9 @@ pub(crate) async fn watch_backend(
                     Ok(Err(error)) => error_chain(&*error),
                     _ => "container runtime did not answer in time".to_owned(),
                 };
-                match last_good {
-                    Some(at) if at.elapsed() < syncer.down_after() => continue,
-                    Some(_) => Gate::Down(format!("container runtime is down: {why}")),
+                match &last_good {
+                    Some((at, _)) if at.elapsed() < syncer.down_after() => continue,
+                    Some((_, last)) => Gate::Down(format!("container runtime is down: {why}"), last.clone()),
                     None => Gate::Unknown(Some(why)),
                 }
             }

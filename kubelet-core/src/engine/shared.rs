@@ -109,10 +109,11 @@ impl Shared {
         self.ledger.node().addresses.clone()
     }
 
+    /// The backend's name. While it is down too: what it runs is still its own.
     pub(crate) fn runtime_name(&self) -> String {
         self.gate
             .borrow()
-            .status()
+            .last_known()
             .map_or_else(String::new, |status| status.name.clone())
     }
 

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::{ChannelSource, MemoryDisk, SourceKind, StateDir};
-use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+use kubelet_core::{
+    ChannelSource, ContainerConfig, ContainerRuntime, ContainerState, ContainerStatus, CreateContainer, MemoryDisk,
+    PodUid, SandboxConfig, SourceKind, StateDir, label,
+};
+use kubelet_testing::{Action, FakeRuntime, Op, PodBuilder, Script};
 use tokio::time::sleep;
 
-use super::harness::Node;
+use super::harness::{Node, node_with_static_pods};
 use super::life::fake;
 
 /// A node with files.
@@ -138,4 +141,62 @@ async fn a_slow_disk_holds_up_only_a_pod_whose_old_checkpoint_it_still_has() {
     assert_eq!(runtime.count(Op::CreateContainer), made + 2);
     assert!(node.named("pod-j3").is_none());
     node.stop().await;
+}
+
+/// Makes a pod like one that is there, under another UID, as an agent does that forgot of the first.
+async fn make_twin(runtime: &FakeRuntime, of: &str, uid: &str) {
+    let sandboxes = runtime.sandboxes();
+    let sandbox = sandboxes.iter().find(|sandbox| sandbox.pod_uid.as_str() == of).unwrap();
+    let mut config = SandboxConfig::clone(&runtime.sandbox_config(&sandbox.id).unwrap());
+    config.pod_uid = PodUid::from(uid);
+    config.labels.insert(label::POD_UID.to_owned(), uid.to_owned());
+    let inside = sandbox.containers.as_ref().unwrap();
+    let mut container = ContainerConfig::clone(&runtime.container_config(&inside[0].id).unwrap());
+    container.labels.insert(label::POD_UID.to_owned(), uid.to_owned());
+    let id = runtime.run_sandbox(&config, "").await.unwrap();
+    let request = CreateContainer::new(&id, &config, &container);
+    let id = runtime.create_container(request).await.unwrap();
+    runtime.start_container(&id).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_leftovers_of_one_static_name_both_end_before_a_third_pod_of_that_name_runs() {
+    let wish = |uid: &str| PodBuilder::new("web").uid(uid).container("app", |c| c).build();
+    // The one that takes longer to stop is the first or the second.
+    for (slow, wished) in [("s1", "s3"), ("s2", "s3"), ("s1", "s2"), ("s2", "s1")] {
+        let runtime = fake();
+        let (node, files) = node_with_static_pods(&runtime).await;
+        files.set(vec![wish("s1")]).await.unwrap();
+        node.until("runs", |_| runs(&runtime) == ["s1"]).await;
+        node.kill().await;
+        make_twin(&runtime, "s1", "s2").await;
+        runtime.script(Script::next(Op::StopContainer, Action::Delay(Duration::from_secs(20))).of_pod(slow.into()));
+        let (node, files) = node_with_static_pods(&runtime).await;
+        files.set(vec![wish(wished)]).await.unwrap();
+        node.until("the new one alone", |_| {
+            let runs = runs(&runtime);
+            assert!(
+                wished != "s3" || runs.len() < 2 || !runs.contains(&"s3".to_owned()),
+                "{runs:?}"
+            );
+            runs == [wished]
+        })
+        .await;
+        node.running("web-node-1").await;
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(runs(&runtime), [wished]);
+        assert_eq!(runtime.sandboxes().len(), 1);
+        // What ran goes on.
+        assert_eq!(runtime.count(Op::CreateContainer), if wished == "s3" { 3 } else { 2 });
+        assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+        node.stop().await;
+    }
+}
+
+/// The UIDs of the pods that run.
+fn runs(runtime: &FakeRuntime) -> Vec<String> {
+    let is_running = |c: &ContainerStatus| c.state == ContainerState::Running;
+    let sandboxes = runtime.sandboxes().into_iter();
+    let running = sandboxes.filter(|sandbox| sandbox.containers.iter().flatten().any(is_running));
+    running.map(|sandbox| sandbox.pod_uid.to_string()).collect()
 }

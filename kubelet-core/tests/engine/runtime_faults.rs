@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use kubelet_core::{ContainerState, SandboxState, StateDir};
-use kubelet_testing::{Action, FakeRuntime, FaultKind, Op, PodBuilder, Script};
+use kubelet_core::{ContainerState, RuntimeInfo, SandboxState, StateDir};
+use kubelet_testing::{Action, FakeImage, FakeRuntime, FaultKind, Op, PodBuilder, Script};
 
-use super::harness::Node;
+use super::harness::{Cluster, Node};
 use super::life::fake;
 
 fn live(runtime: &FakeRuntime) -> (usize, usize) {
@@ -257,5 +257,67 @@ async fn a_sandbox_that_cannot_be_made_says_why_in_the_status() {
             assert_eq!(runtime.sandboxes().len(), 1);
             node.stop().await;
         }
+    }
+}
+
+/// The container ids of all statuses that were told.
+fn told_ids(cluster: &Cluster) -> Vec<String> {
+    let told = cluster.0.lock().unwrap();
+    let statuses = told
+        .iter()
+        .flat_map(|update| update.status.container_statuses.iter().flatten());
+    statuses.filter_map(|status| status.container_id.clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn container_ids_name_their_runtime_while_it_is_not_ready_too() {
+    let runtime = FakeRuntime::new();
+    let name = "fake-runtime";
+    runtime.set_info(RuntimeInfo::new(name, "1"));
+    runtime.set_image("fake/app:1", FakeImage::new());
+    runtime.set_image("slow:1", FakeImage::new().pull_latency(Duration::from_secs(300)));
+    let state = StateDir::in_memory();
+    let cluster = Cluster::default();
+    let node = Node::start_with(&runtime, state.clone(), |b| b.status_sink(cluster.clone()));
+    let pod = PodBuilder::new("p")
+        .uid("u")
+        .container("app", |c| c)
+        .container("late", |c| c.image("slow:1"))
+        .build();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
+    node.until("pulling", |node| {
+        runtime.in_flight(Op::Pull) == 1
+            && node
+                .container("p", "app")
+                .is_some_and(|c| c.state.unwrap().running.is_some())
+    })
+    .await;
+    let mut info = RuntimeInfo::new(name, "1");
+    for condition in &mut info.conditions {
+        condition.status = false;
+    }
+    runtime.set_info(info);
+    node.until("not ready", |node| !node.handle.health().is_healthy()).await;
+    // The step goes on, and what is seen meanwhile is told.
+    let app = runtime.containers().pop().unwrap();
+    runtime.kill_container(&app.id, 1);
+    node.until("told", |node| {
+        node.container("p", "app")
+            .is_some_and(|c| c.state.unwrap().terminated.is_some())
+    })
+    .await;
+    node.kill().await;
+    // Nobody can say at first how the runtime is called.
+    runtime.script(Script::next(Op::Info, Action::Fault(FaultKind::Unavailable)).times(10));
+    let node = Node::start_with(&runtime, state, |b| b.status_sink(cluster.clone()));
+    node.pods.set(vec![pod]).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    runtime.set_info(RuntimeInfo::new(name, "1"));
+    node.running("p").await;
+    node.stop().await;
+    let ids = told_ids(&cluster);
+    assert!(!ids.is_empty());
+    for id in ids {
+        assert!(id.starts_with("fake-runtime://"), "{id}");
     }
 }
