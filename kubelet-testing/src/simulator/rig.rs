@@ -320,8 +320,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         let now = Instant::now();
         let pod = self.cluster.lock().pods.get(uid).cloned();
         let Some(pod) = pod else {
-            let grace = self.grace_of_the_gone(uid);
-            self.checker.unwished(uid, grace, now);
+            self.checker.unwished(uid, None, now);
             return;
         };
         let Ok(record) = PodRecord::new(&pod, SourceName::from(API), SourceKind::Managed) else {
@@ -361,8 +360,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         let now = Instant::now();
         let after = self.folder.in_force.get(file).cloned();
         if let Some(before) = before.filter(|before| after.as_ref().is_none_or(|after| after.uid() != before.uid())) {
-            let grace = self.grace_of_the_gone(before.uid());
-            self.checker.unwished(before.uid(), grace, now);
+            self.checker.unwished(before.uid(), None, now);
         }
         if let Some(after) = after {
             self.checker.wished(&after, now);
@@ -396,20 +394,10 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             .map(|(uid, book)| (uid.clone(), book.ended.is_some()))
             .collect();
         for (uid, ended) in absent {
-            if fresh {
-                self.checker.unwished(&uid, Some(ORPHAN_GRACE), now);
-            } else if !ended {
-                let grace = self.grace_of_the_gone(&uid);
-                self.checker.unwished(&uid, grace, now);
+            if fresh || !ended {
+                self.checker.unwished(&uid, None, now);
             }
         }
-    }
-
-    /// What a pod gets that its source no longer names: its own grace, unless this life of the agent never worked on it
-    /// (it waits for a first look at the runtime). Nothing tells its own grace then.
-    fn grace_of_the_gone(&self, uid: &PodUid) -> Option<Duration> {
-        let agent = self.agent.as_ref()?;
-        agent.handle.pod(uid).is_none().then_some(ORPHAN_GRACE)
     }
 
     pub(super) fn note_stop_of_pods(&mut self) {

@@ -231,11 +231,15 @@ impl SyncLoop {
         if !spoken {
             return;
         }
+        // What was not looked at yet comes here again once it was: it tells the time that it gets.
+        let Some(seen) = self.shared.cache.current(uid) else {
+            return;
+        };
         leftover.working = true;
         let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
         // It gets the time that it would have got had the agent been there when it went.
-        let grace = self.shared.cache.current(uid).and_then(|seen| seen.termination_grace);
-        self.spawn(uid, PodWish::end_orphan(grace.unwrap_or(ORPHAN_GRACE)), name);
+        let grace = seen.termination_grace.unwrap_or(ORPHAN_GRACE);
+        self.spawn(uid, PodWish::end_orphan(grace), name);
     }
 }
