@@ -1,5 +1,6 @@
 //! The builder: parts in, a kubelet out.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,7 +10,8 @@ use crate::admission::{Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, No
 use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::config::PodConfig;
-use crate::containers::{ContainerSyncer, Containers, NodeParts};
+use crate::containers::{ContainerSyncer, Containers, NodeDns, NodeParts, SecurityDefaults};
+use crate::dns::ClusterDns;
 use crate::engine::{Checkpoints, EngineMetrics, LogRotator, NameLocks, PartHealth, Shared, gate};
 use crate::event::{EventSink, TracingEvents};
 use crate::files::NodeFiles;
@@ -110,7 +112,9 @@ pub struct KubeletBuilder {
     clock: Arc<dyn Clock>,
     random: Arc<dyn RandomSource>,
     place: Place,
-    cluster_domain: String,
+    cluster_dns: ClusterDns,
+    resolv_conf: Option<PathBuf>,
+    seccomp_default: bool,
     settings: Settings,
     log_rotation: LogRotation,
     on_stop: OnStop,
@@ -137,7 +141,9 @@ impl KubeletBuilder {
                 root: PathBuf::from("/var/lib/kubelet"),
                 pod_logs: PathBuf::from("/var/log/pods"),
             },
-            cluster_domain: String::new(),
+            cluster_dns: ClusterDns::default(),
+            resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
+            seccomp_default: false,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             on_stop: OnStop::LeavePods,
@@ -251,7 +257,27 @@ impl KubeletBuilder {
 
     /// The cluster's DNS domain, such as `cluster.local`. Default: none.
     pub fn cluster_domain(mut self, domain: impl Into<String>) -> Self {
-        self.cluster_domain = domain.into();
+        self.cluster_dns.domain = domain.into();
+        self
+    }
+
+    /// The cluster's DNS servers. Default: none, so that pods ask those of the host, and a warning says so where a pod
+    /// wants the cluster's.
+    pub fn cluster_dns(mut self, servers: impl IntoIterator<Item = IpAddr>) -> Self {
+        self.cluster_dns.servers = servers.into_iter().collect();
+        self
+    }
+
+    /// The file that says what the host's resolver is told, and pods that share it. None: such pods ask the node itself.
+    /// Default: `/etc/resolv.conf`.
+    pub fn resolv_conf(mut self, file: Option<PathBuf>) -> Self {
+        self.resolv_conf = file;
+        self
+    }
+
+    /// Whether containers without a seccomp profile get the runtime's own. Default: no, they are unconfined.
+    pub fn seccomp_default(mut self, applies: bool) -> Self {
+        self.seccomp_default = applies;
         self
     }
 
@@ -348,10 +374,14 @@ impl KubeletBuilder {
             Kind::Containers(containers) => {
                 let node = NodeParts {
                     node_name: node_name.clone(),
+                    security: SecurityDefaults::new(self.seccomp_default, &root_dir),
                     root_dir,
                     files,
                     logs: LogPaths::new(pod_logs),
-                    cluster_domain: self.cluster_domain.clone(),
+                    dns: NodeDns {
+                        cluster: self.cluster_dns.clone(),
+                        resolv_conf: self.resolv_conf.clone(),
+                    },
                     objects: self.objects.clone(),
                     ledger: ledger.clone(),
                     clock: self.clock.clone(),

@@ -8,10 +8,11 @@ mod hooks;
 mod images;
 mod kill;
 mod memory;
+mod resolver;
 mod resources;
+mod security;
 mod start;
 mod sync;
-mod user;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,6 +33,8 @@ use crate::pleg::PodLifecycleEventGenerator;
 use crate::runtime::{ContainerRuntime, NETWORK_READY, RUNTIME_READY, RuntimeParts};
 use crate::settings::Settings;
 use crate::syncer::{BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
+pub(crate) use resolver::NodeDns;
+pub(crate) use security::SecurityDefaults;
 
 use images::ImageManager;
 use memory::PodMemory;
@@ -63,7 +66,8 @@ pub(crate) struct NodeParts {
     pub(crate) root_dir: PathBuf,
     pub(crate) files: NodeFiles,
     pub(crate) logs: LogPaths,
-    pub(crate) cluster_domain: String,
+    pub(crate) dns: NodeDns,
+    pub(crate) security: SecurityDefaults,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,

@@ -2,7 +2,7 @@
 
 mod removal;
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use self::removal::Removal;
@@ -47,6 +47,32 @@ impl NodeFiles {
             }
             std::fs::write(&path, b"")
                 .and_then(|()| open_to_all(&path))
+                .map_err(|error| named(&path, &error))
+        })
+        .await
+    }
+
+    /// The text of a file, no more of it than `limit` bytes. Where there are no files it is empty.
+    pub(crate) async fn read_text(self, path: PathBuf, limit: u64) -> io::Result<String> {
+        self.run(Ok(String::new()), move || {
+            let read = std::fs::File::open(&path).and_then(|file| {
+                let mut bytes = Vec::new();
+                file.take(limit).read_to_end(&mut bytes)?;
+                Ok(String::from_utf8_lossy(&bytes).into_owned())
+            });
+            read.map_err(|error| named(&path, &error))
+        })
+        .await
+    }
+
+    /// Writes a file that everybody may read, in place, so that what has it mounted sees the new text; its folder is made.
+    pub(crate) async fn write_text(self, path: PathBuf, text: String) -> io::Result<()> {
+        self.run(Ok(()), move || {
+            if let Some(dir) = path.parent() {
+                std::fs::create_dir_all(dir).map_err(|error| named(dir, &error))?;
+            }
+            std::fs::write(&path, text)
+                .and_then(|()| readable_by_all(&path))
                 .map_err(|error| named(&path, &error))
         })
         .await
@@ -103,6 +129,13 @@ impl NodeFiles {
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Whoever a container runs as may read it.
+#[cfg(unix)]
+fn readable_by_all(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
 }
 
 /// Whoever a container runs as may write its termination message.

@@ -9,6 +9,7 @@ mod clock;
 mod config;
 mod containers;
 mod defaults;
+pub mod dns;
 mod engine;
 pub mod env;
 mod error;
@@ -104,8 +105,8 @@ pub use runtime::{
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
     ImageService, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces, PortMapping,
     PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RuntimeCondition, RuntimeError, RuntimeHandler,
-    RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, Target,
-    annotation, label,
+    RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope,
+    SecurityProfile, SelinuxOptions, Target, annotation, label,
 };
 pub use settings::Settings;
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};

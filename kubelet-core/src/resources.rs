@@ -18,12 +18,26 @@ pub type ResourceList = BTreeMap<String, Quantity>;
 /// Quantities that cannot be read count as absent; validation reports them.
 #[must_use]
 pub fn pod_requests(spec: &PodSpec) -> ResourceList {
-    let mut total = aggregate_container_requests(spec);
-    let own = spec.resources.as_ref().map(requests).unwrap_or_default();
-    total.extend(own.into_iter().filter(|(name, _)| is_pod_level(name)));
+    let mut total = pod_requests_without_overhead(spec);
     for (name, amount) in read_list(spec.overhead.as_ref()) {
         add(&mut total, name, &amount);
     }
+    total
+}
+
+/// Like [`pod_requests`], for what is inside of the pod alone.
+pub(crate) fn pod_requests_without_overhead(spec: &PodSpec) -> ResourceList {
+    let mut total = aggregate_container_requests(spec);
+    let own = spec.resources.as_ref().map(requests).unwrap_or_default();
+    total.extend(own.into_iter().filter(|(name, _)| is_pod_level(name)));
+    total
+}
+
+/// Like [`pod_limits`], for what is inside of the pod alone.
+pub(crate) fn pod_limits_without_overhead(spec: &PodSpec) -> ResourceList {
+    let mut total = aggregate_container_limits(spec);
+    let own = spec.resources.as_ref().map(limits).unwrap_or_default();
+    total.extend(own.into_iter().filter(|(name, _)| is_pod_level(name)));
     total
 }
 
@@ -33,9 +47,7 @@ pub fn pod_requests(spec: &PodSpec) -> ResourceList {
 /// A container without a limit adds nothing, so a sum binds the pod only where every container has that limit.
 #[must_use]
 pub fn pod_limits(spec: &PodSpec) -> ResourceList {
-    let mut total = aggregate_container_limits(spec);
-    let own = spec.resources.as_ref().map(limits).unwrap_or_default();
-    total.extend(own.into_iter().filter(|(name, _)| is_pod_level(name)));
+    let mut total = pod_limits_without_overhead(spec);
     for (name, amount) in read_list(spec.overhead.as_ref()) {
         if let Some(limit) = total.get_mut(&name).filter(|limit| !limit.is_zero()) {
             *limit = limit.saturating_add(&amount);

@@ -19,7 +19,7 @@ use crate::ids::{ContainerId, PodUid, SandboxId};
 
 pub use config::{
     ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxResources, LinuxSecurity, Mount, NamespaceMode,
-    Namespaces, PortMapping, PortProtocol, SandboxConfig,
+    Namespaces, PortMapping, PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
 };
 pub use error::RuntimeError;
 pub use image::{IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest};

@@ -2,17 +2,18 @@
 //!
 //! Source: kubelet 1.36, `kuberuntime_sandbox.go`, `kuberuntime_container.go`, `labels.go`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ContainerPort, ContainerState as ApiState, ContainerStateTerminated};
 
 use super::ContainerSyncer;
 use super::images::PresentImage;
-use super::resources::linux_resources;
+use super::resources::{linux_resources, overhead, sandbox_resources};
+use super::security::{container_security, sandbox_security};
 use super::start::{CONFIG_ERROR, StartError};
 use super::sync::Ground;
-use super::user::{container_security, sandbox_security};
 use crate::env::{EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
@@ -23,19 +24,33 @@ use crate::status::reason;
 use crate::syncer::{StepContext, SyncError};
 
 impl ContainerSyncer {
-    pub(super) fn sandbox_config(&self, pod: &PodRecord, attempt: u32) -> Result<SandboxConfig, SyncError> {
+    /// The config of a pod's sandbox. It is made anew for each sync, and told of only where `is_new`.
+    pub(super) async fn sandbox_config(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        attempt: u32,
+        is_new: bool,
+    ) -> Result<SandboxConfig, SyncError> {
         let mut config = SandboxConfig::new(pod.uid().clone(), pod.key().clone(), attempt);
-        let (hostname, domain) = hostname_and_domain(pod.pod(), &self.node.cluster_domain)
+        let (hostname, domain) = hostname_and_domain(pod.pod(), &self.node.dns.cluster.domain)
             .map_err(|error| SyncError::failed("cannot name the pod's host", error))?;
         config.hostname = sandbox_hostname(pod.pod(), &hostname, &domain)
             .map_err(|error| SyncError::failed("cannot name the pod's host", error))?
             .unwrap_or_default();
         config.log_directory = self.log_directory(pod);
-        config.port_mappings = pod
-            .containers()
-            .flat_map(|view| view.ports())
-            .filter_map(port_mapping)
+        config.port_mappings = ContainerView::regular(pod.spec())
+            .flat_map(|view| port_mappings(view.ports()))
             .collect();
+        config.dns = self.resolver(cx, pod, is_new).await?;
+        let sysctls = pod.spec().security_context.as_ref().and_then(|c| c.sysctls.as_ref());
+        config.sysctls = sysctls
+            .into_iter()
+            .flatten()
+            .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone()))
+            .collect();
+        config.resources = sandbox_resources(pod);
+        config.overhead = overhead(pod);
         config.labels = pod.metadata().labels.clone().unwrap_or_default();
         config.labels.extend(mark(pod));
         config.annotations = pod.metadata().annotations.clone().unwrap_or_default();
@@ -102,13 +117,14 @@ impl ContainerSyncer {
         config.stdin_once = view.stdin_once();
         config.tty = view.tty();
         config.stop_signal = view.lifecycle().and_then(|lifecycle| lifecycle.stop_signal.clone());
-        config.security = container_security(pod, view, image)?;
+        config.security = container_security(pod, view, image, &self.node.security)?;
         config.resources = linux_resources(pod, view, memory_capacity);
         config.labels = mark(pod);
         config
             .labels
             .insert(label::CONTAINER_NAME.to_owned(), view.name().to_owned());
         config.annotations = annotations(pod, view, restart_count);
+        config.mounts.extend(self.hosts_mount(ground, view).await?);
         let termination_file = self.termination_file(pod, view).await?;
         config.annotations.insert(
             annotation::TERMINATION_MESSAGE_HOST_PATH.to_owned(),
@@ -116,7 +132,7 @@ impl ContainerSyncer {
         );
         config
             .mounts
-            .push(Mount::new(view.termination_message_path(), termination_file));
+            .push(Mount::new(view.termination_message_path(), termination_file).relabelled());
         Ok(config)
     }
 
@@ -275,6 +291,30 @@ fn annotations(pod: &PodRecord, view: &ContainerView<'_>, restart_count: u32) ->
         annotations.insert(annotation::POD_TERMINATION_GRACE.to_owned(), seconds.to_string());
     }
     annotations
+}
+
+/// The ports of one container, each once: by its name, else by all that it says.
+fn port_mappings(ports: &[ContainerPort]) -> Vec<PortMapping> {
+    let mut known = BTreeSet::new();
+    let mut mappings = Vec::new();
+    for port in ports {
+        let Some(mapping) = port_mapping(port) else { continue };
+        let name = port.name.clone().filter(|name| !name.is_empty());
+        let key = name.unwrap_or_else(|| {
+            let family = match mapping.host_ip.parse::<IpAddr>() {
+                Ok(IpAddr::V4(_)) => "v4",
+                Ok(IpAddr::V6(_)) => "v6",
+                Err(_) => "any",
+            };
+            let (protocol, ip) = (mapping.protocol, &mapping.host_ip);
+            let (inside, outside) = (mapping.container_port, mapping.host_port);
+            format!("{family}-{protocol:?}-{ip}:{inside}:{outside}")
+        });
+        if known.insert(key) {
+            mappings.push(mapping);
+        }
+    }
+    mappings
 }
 
 fn port_mapping(port: &ContainerPort) -> Option<PortMapping> {

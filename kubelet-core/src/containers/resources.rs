@@ -4,6 +4,7 @@
 
 use crate::pod::{ContainerKind, ContainerView, PodRecord, QosClass};
 use crate::quantity::Quantity;
+use crate::resources::{ResourceList, pod_limits_without_overhead, pod_requests_without_overhead, read_list};
 use crate::runtime::LinuxResources;
 
 const QUOTA_PERIOD_MICROS: i64 = 100_000;
@@ -96,11 +97,38 @@ pub(super) fn linux_resources(pod: &PodRecord, view: &ContainerView<'_>, memory_
     }
 }
 
+/// The limits of all containers of a pod together, without what the pod costs itself.
+pub(super) fn sandbox_resources(pod: &PodRecord) -> LinuxResources {
+    let requests = pod_requests_without_overhead(pod.spec());
+    let limits = pod_limits_without_overhead(pod.spec());
+    let milli = |list: &ResourceList| list.get("cpu").map(Quantity::milli_value);
+    LinuxResources {
+        cpu_shares: cpu_shares(milli(&requests).or_else(|| milli(&limits)).unwrap_or(0)),
+        cpu_quota: cpu_quota(milli(&limits).unwrap_or(0)),
+        cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
+        memory_limit_bytes: limits.get("memory").map_or(0, Quantity::value),
+        ..LinuxResources::default()
+    }
+}
+
+/// What a pod costs beside its containers: the CPU is request and limit in one.
+pub(super) fn overhead(pod: &PodRecord) -> Option<LinuxResources> {
+    let overhead = read_list(Some(pod.spec().overhead.as_ref()?));
+    let milli = overhead.get("cpu").map_or(0, Quantity::milli_value);
+    Some(LinuxResources {
+        cpu_shares: cpu_shares(milli),
+        cpu_quota: cpu_quota(milli),
+        cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
+        memory_limit_bytes: overhead.get("memory").map_or(0, Quantity::value),
+        ..LinuxResources::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
-    use super::{cpu_quota, cpu_shares, linux_resources};
+    use super::{cpu_quota, cpu_shares, linux_resources, overhead, sandbox_resources};
     use crate::pod::testing::record;
 
     #[test]
@@ -109,6 +137,32 @@ mod tests {
             assert_eq!(cpu_shares(milli), shares);
         }
         assert_eq!((cpu_quota(0), cpu_quota(5), cpu_quota(250)), (0, 1000, 25_000));
+    }
+
+    #[test]
+    fn a_sandbox_has_the_sum_of_its_containers_and_its_overhead_apart() {
+        let of = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu, "memory": memory}});
+        let pod = record(json!({"spec": {
+            "overhead": {"cpu": "250m", "memory": "32Mi"},
+            "initContainers": [{"name": "i", "image": "i", "resources": of("2", "1Gi")}],
+            "containers": [
+                {"name": "a", "image": "i", "resources": of("500m", "64Mi")},
+                {"name": "b", "image": "i", "resources": of("250m", "64Mi")},
+            ],
+        }}));
+        let all = sandbox_resources(&pod);
+        assert_eq!(
+            (all.cpu_shares, all.cpu_quota, all.memory_limit_bytes),
+            (2048, 200_000, 1 << 30)
+        );
+        let own = overhead(&pod).unwrap();
+        assert_eq!(
+            (own.cpu_shares, own.cpu_quota, own.memory_limit_bytes),
+            (256, 25_000, 32 << 20)
+        );
+        let plain = record(json!({"spec": {"containers": [{"name": "a", "image": "i"}]}}));
+        assert_eq!(overhead(&plain), None);
+        assert_eq!(sandbox_resources(&plain).cpu_shares, 2);
     }
 
     #[test]

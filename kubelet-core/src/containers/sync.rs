@@ -206,13 +206,13 @@ impl ContainerSyncer {
                     .map_or(0, |sandbox| sandbox.attempt);
                 Ok(Some(Ground {
                     sandbox_id: id.clone(),
-                    sandbox: self.sandbox_config(pod, attempt)?,
+                    sandbox: self.sandbox_config(cx, pod, attempt, false).await?,
                     pod_ips: work.observed.ips.clone(),
                     work,
                 }))
             }
             SandboxAction::Create { attempt, .. } => {
-                let sandbox = self.sandbox_config(pod, *attempt)?;
+                let sandbox = self.sandbox_config(cx, pod, *attempt, true).await?;
                 self.make_pod_dirs(cx, pod, &sandbox).await?;
                 let sandbox_id = match self.call_run_sandbox(&cx.notes, &sandbox).await {
                     Ok(id) => id,

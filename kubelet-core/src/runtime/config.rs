@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::dns::DnsConfig;
 use crate::ids::{PodKey, PodUid, SandboxId};
 use crate::runtime::ImageRef;
 
@@ -89,16 +90,77 @@ pub struct LinuxResources {
     pub oom_score_adj: i32,
 }
 
+/// A confinement of system calls (seccomp) or of files and capabilities (AppArmor).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SecurityProfile {
+    /// The runtime's own.
+    RuntimeDefault,
+    /// None.
+    Unconfined,
+    /// One of the host: a path for seccomp, a name for AppArmor.
+    Localhost(String),
+}
+
+/// Labels of SELinux.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SelinuxOptions {
+    /// User.
+    pub user: String,
+    /// Role.
+    pub role: String,
+    /// Type.
+    pub kind: String,
+    /// Level.
+    pub level: String,
+}
+
+impl SelinuxOptions {
+    /// These four labels, each of which may be empty.
+    pub fn new(
+        user: impl Into<String>,
+        role: impl Into<String>,
+        kind: impl Into<String>,
+        level: impl Into<String>,
+    ) -> Self {
+        Self {
+            user: user.into(),
+            role: role.into(),
+            kind: kind.into(),
+            level: level.into(),
+        }
+    }
+}
+
 /// Who a container's process is, and what it may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinuxSecurity {
     /// User id; absent: the image's, else root or the agent's own.
     pub run_as_user: Option<u32>,
+    /// User name, where the image gives one and nobody gave an id; else empty.
+    pub run_as_username: String,
     /// Group id; absent: the user's.
     pub run_as_group: Option<u32>,
     /// Further groups.
     pub supplemental_groups: Vec<u32>,
+    /// Whether the groups that the image's user has are left out.
+    pub only_given_groups: bool,
+    /// Capabilities beside the runtime's own, as they were written.
+    pub add_capabilities: Vec<String>,
+    /// Capabilities that are taken away, as they were written.
+    pub drop_capabilities: Vec<String>,
+    /// Which system calls it may make; absent: the runtime decides.
+    pub seccomp: Option<SecurityProfile>,
+    /// AppArmor profile; absent: the runtime decides.
+    pub apparmor: Option<SecurityProfile>,
+    /// SELinux labels; absent: the runtime decides.
+    pub selinux: Option<SelinuxOptions>,
+    /// Paths in the container that are hidden.
+    pub masked_paths: Vec<String>,
+    /// Paths in the container that cannot be written.
+    pub readonly_paths: Vec<String>,
     /// All privileges.
     pub privileged: bool,
     /// The root file system cannot be written.
@@ -119,6 +181,8 @@ pub struct Mount {
     pub host_path: PathBuf,
     /// Whether it cannot be written.
     pub read_only: bool,
+    /// Whether the runtime gives it the container's SELinux label, where there is SELinux.
+    pub selinux_relabel: bool,
 }
 
 impl Mount {
@@ -128,7 +192,15 @@ impl Mount {
             container_path: container_path.into(),
             host_path: host_path.into(),
             read_only: false,
+            selinux_relabel: false,
         }
+    }
+
+    /// With the container's SELinux label.
+    #[must_use]
+    pub fn relabelled(mut self) -> Self {
+        self.selinux_relabel = true;
+        self
     }
 }
 
@@ -154,6 +226,14 @@ pub struct SandboxConfig {
     pub annotations: BTreeMap<String, String>,
     /// Parent cgroup in the form of the driver; empty where the runtime chooses.
     pub cgroup_parent: String,
+    /// What its containers' resolver is told; empty: what the host's is.
+    pub dns: DnsConfig,
+    /// Kernel settings of its namespaces, with dots between the parts of their names.
+    pub sysctls: BTreeMap<String, String>,
+    /// Limits of all its containers together.
+    pub resources: LinuxResources,
+    /// What the pod costs beside its containers.
+    pub overhead: Option<LinuxResources>,
     /// Security and namespaces.
     pub security: LinuxSecurity,
 }
@@ -172,6 +252,10 @@ impl SandboxConfig {
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             cgroup_parent: String::new(),
+            dns: DnsConfig::default(),
+            sysctls: BTreeMap::new(),
+            resources: LinuxResources::default(),
+            overhead: None,
             security: LinuxSecurity::default(),
         }
     }
