@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use kubelet_core::{
     CancellationToken, Clock, Containers, DirectoryObjects, FileSource, Kubelet, KubeletHandle, NodeFit, OnStop,
-    Settings, StatusChange, StopReport, SystemClock,
+    RuntimeParts, Settings, StatusChange, StopReport, SystemClock,
 };
+use kubelet_cri::CriRuntime;
 use kubelet_pleg::GenericPleg;
 use kubelet_process::{ProcessRuntime, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
@@ -116,11 +117,13 @@ async fn build(
     lines: Lines,
     supervisor: Supervisor,
 ) -> Outcome<Kubelet> {
-    let runtime: Arc<ProcessRuntime> = match args.runtime {
+    let (runtime, fit): (RuntimeParts, NodeFit) = match args.runtime {
         Runtime::Process => {
             let settings = kubelet_process::Settings::new(folders.processes(), &folders.images);
-            ProcessRuntime::open(Some(supervisor), settings).await?
+            let runtime: Arc<ProcessRuntime> = ProcessRuntime::open(Some(supervisor), settings).await?;
+            (runtime.into(), NodeFit::on_shared_network())
         }
+        Runtime::Cri => (CriRuntime::connect(&args.endpoint).await?.into(), NodeFit::default()),
     };
     let mut settings = Settings::default();
     let mut on_stop = OnStop::LeavePods;
@@ -131,7 +134,7 @@ async fn build(
     }
     let mut builder = Kubelet::builder(node_name, Containers::new(runtime, GenericPleg::default()))
         .source(FileSource::new(&folders.manifests).period(args.period))
-        .fit(NodeFit::on_shared_network())
+        .fit(fit)
         .root_dir(&folders.root)
         .pod_logs_dir(folders.logs())
         .events(lines)

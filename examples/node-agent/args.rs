@@ -39,6 +39,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Runtime::Process)]
     pub(crate) runtime: Runtime,
 
+    /// Socket of the runtime, with `--runtime cri`.
+    #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
+    pub(crate) endpoint: String,
+
     /// End the pods together with the agent.
     #[arg(long)]
     pub(crate) stop_pods: bool,
@@ -53,6 +57,8 @@ pub(crate) struct Args {
 pub(crate) enum Runtime {
     /// The embedded runtime: processes of this machine.
     Process,
+    /// A container runtime that speaks CRI, such as containerd or CRI-O.
+    Cri,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -18,6 +18,8 @@ pub mod runtime;
 pub mod sources;
 pub mod status_sinks;
 
+#[cfg(feature = "containerd")]
+pub(crate) use check::skip;
 pub use check::{REQUIRE, check, check_images, check_provider, check_runtime};
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;

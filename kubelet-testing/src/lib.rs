@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "containerd")]
+mod containerd;
 pub mod contract;
 mod fake;
 mod pods;
@@ -7,6 +9,11 @@ mod provider;
 mod simulator;
 mod status_sink;
 
+#[cfg(feature = "containerd")]
+pub use containerd::{
+    BUSYBOX_IMAGE, ComponentError, Containerd, OciArchive, PAUSE_IMAGE, PrivateContainerd, PrivateRegistry,
+    remove_leftovers, write_base_images,
+};
 pub use fake::{
     Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,
     Program, ProgramFor, Script, Subject,

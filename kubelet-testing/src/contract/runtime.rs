@@ -36,6 +36,9 @@ pub use stopping::{
 /// [`RuntimeFixture`](crate::contract::RuntimeFixture), or nothing where the runtime is missing: the tests then say so
 /// and pass, unless `KUBELET_TEST_REQUIRE` is `1`. It is called once per promise, and must not rely on another.
 ///
+/// `runtime_contract!(make, fn name)` makes one plain function that checks all promises, for runtimes that take long to set
+/// up: a test sets one up, calls the function, and ends it.
+///
 /// ```
 /// # mod example {
 /// use kubelet_testing::FakeRuntime;
@@ -55,7 +58,13 @@ pub use stopping::{
 #[macro_export]
 macro_rules! runtime_contract {
     ($make:path) => {
-        $crate::runtime_contract! { @each $make;
+        $crate::runtime_contract! { @promises each [$make] }
+    };
+    ($make:path, fn $name:ident) => {
+        $crate::runtime_contract! { @promises all [$make, $name] }
+    };
+    (@promises $form:ident $with:tt) => {
+        $crate::runtime_contract! { @$form $with
             a_call_that_returned_success_shows_in_every_list_begun_later
             a_container_starts_at_most_once
             a_container_that_cannot_be_started_is_exited
@@ -84,10 +93,15 @@ macro_rules! runtime_contract {
             what_is_gone_is_not_found
         }
     };
-    (@each $make:path; $($promise:ident)*) => { $(
+    (@each [$make:path] $($promise:ident)*) => { $(
         #[test]
         fn $promise() {
             $crate::contract::check_runtime(stringify!($promise), $make, $crate::contract::runtime::$promise);
         }
     )* };
+    (@all [$make:path, $name:ident] $($promise:ident)*) => {
+        fn $name() { $(
+            $crate::contract::check_runtime(stringify!($promise), $make, $crate::contract::runtime::$promise);
+        )* }
+    };
 }

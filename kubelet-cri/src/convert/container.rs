@@ -1,0 +1,90 @@
+//! The config of a container.
+
+use kubelet_core::{ContainerConfig, ImageRef, LinuxSecurity, Mount};
+use kubelet_proto::cri::v1;
+
+use super::{groups, groups_policy, int, namespaces, profile, profile_text, resources, selinux};
+
+/// An image, by what the runtime knows it by and by what the pod calls it.
+pub(crate) fn image_spec(image: &ImageRef, handler: &str) -> v1::ImageSpec {
+    v1::ImageSpec {
+        image: image.name.clone(),
+        user_specified_image: image.asked.clone(),
+        runtime_handler: handler.to_owned(),
+        ..v1::ImageSpec::default()
+    }
+}
+
+/// What `CreateContainer` is given of a container.
+pub(crate) fn container_config(config: &ContainerConfig) -> v1::ContainerConfig {
+    v1::ContainerConfig {
+        metadata: Some(v1::ContainerMetadata {
+            name: config.name.clone(),
+            attempt: config.attempt,
+        }),
+        image: Some(image_spec(&config.image, "")),
+        command: config.command.clone(),
+        args: config.args.clone(),
+        working_dir: config.working_dir.clone(),
+        envs: config
+            .env
+            .iter()
+            .map(|(key, value)| v1::KeyValue {
+                key: key.clone(),
+                value: value.clone().into(),
+            })
+            .collect(),
+        mounts: config.mounts.iter().map(mount).collect(),
+        labels: config.labels.clone(),
+        annotations: config.annotations.clone(),
+        log_path: config.log_path.display().to_string(),
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        tty: config.tty,
+        linux: Some(v1::LinuxContainerConfig {
+            resources: Some(resources(&config.resources)),
+            security_context: Some(security_context(&config.security)),
+        }),
+        ..v1::ContainerConfig::default()
+    }
+}
+
+fn mount(mount: &Mount) -> v1::Mount {
+    v1::Mount {
+        container_path: mount.container_path.clone(),
+        host_path: mount.host_path.display().to_string(),
+        readonly: mount.read_only,
+        selinux_relabel: mount.selinux_relabel,
+        ..v1::Mount::default()
+    }
+}
+
+#[expect(
+    deprecated,
+    reason = "runtimes from before the structured AppArmor field read the old one"
+)]
+fn security_context(of: &LinuxSecurity) -> v1::LinuxContainerSecurityContext {
+    v1::LinuxContainerSecurityContext {
+        privileged: of.privileged,
+        namespace_options: Some(namespaces(&of.namespaces)),
+        run_as_user: of.run_as_user.map(int),
+        run_as_group: of.run_as_group.map(int),
+        readonly_rootfs: of.read_only_root,
+        supplemental_groups: groups(of),
+        run_as_username: of.run_as_username.clone(),
+        supplemental_groups_policy: groups_policy(of),
+        capabilities: Some(v1::Capability {
+            add_capabilities: of.add_capabilities.clone(),
+            drop_capabilities: of.drop_capabilities.clone(),
+            ..v1::Capability::default()
+        }),
+        seccomp: of.seccomp.as_ref().map(profile),
+        apparmor: of.apparmor.as_ref().map(profile),
+        apparmor_profile: of.apparmor.as_ref().map(profile_text).unwrap_or_default(),
+        selinux_options: of.selinux.as_ref().map(selinux),
+        masked_paths: of.masked_paths.clone(),
+        readonly_paths: of.readonly_paths.clone(),
+        no_new_privs: of.no_new_privileges,
+        ..v1::LinuxContainerSecurityContext::default()
+    }
+}

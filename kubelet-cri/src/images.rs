@@ -1,0 +1,116 @@
+//! Images.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use kubelet_core::{
+    ImageFilesystems, ImageId, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest, RuntimeError,
+};
+use kubelet_proto::cri::v1;
+use kubelet_proto::tonic::{Code, Request};
+
+use crate::client::{Client, answer, within};
+use crate::convert::{image_record, image_spec};
+use crate::error::Op;
+use crate::runtime::CriRuntime;
+
+/// Where images and the writable layers of containers are.
+pub(crate) async fn filesystems(client: &Client) -> Result<ImageFilesystems, RuntimeError> {
+    let op = Op::read("image_fs_info", "image file systems", "");
+    let limit = client.limit();
+    let mut images = client.images();
+    let said = answer(
+        op,
+        limit,
+        images.image_fs_info(within(limit, v1::ImageFsInfoRequest {})),
+    )
+    .await?;
+    let places = |list: Vec<v1::FilesystemUsage>| {
+        list.into_iter()
+            .filter_map(|usage| usage.fs_id)
+            .map(|id| PathBuf::from(id.mountpoint))
+            .collect::<Vec<_>>()
+    };
+    let mut filesystems = ImageFilesystems::default();
+    filesystems.images = places(said.image_filesystems);
+    filesystems.containers = places(said.container_filesystems);
+    if filesystems.containers.is_empty() {
+        // Runtimes from before the second list keep both together.
+        filesystems.containers.clone_from(&filesystems.images);
+    }
+    Ok(filesystems)
+}
+
+#[async_trait]
+impl ImageService for CriRuntime {
+    async fn status(&self, image: &ImageRef, handler: &str) -> Result<Option<ImageRecord>, RuntimeError> {
+        let op = Op::read("image_status", "image", &image.name);
+        let request = v1::ImageStatusRequest {
+            image: Some(image_spec(image, handler)),
+            verbose: false,
+        };
+        let limit = self.client.limit();
+        let mut images = self.client.images();
+        match answer(op, limit, images.image_status(within(limit, request))).await {
+            Ok(said) => match said.image {
+                Some(image) => image_record(image).map(Some).map_err(|why| op.bad_answer(why)),
+                None => Ok(None),
+            },
+            Err(RuntimeError::NotFound { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(&self) -> Result<Vec<ImageRecord>, RuntimeError> {
+        let op = Op::read("list_images", "images", "");
+        let limit = self.client.limit();
+        let mut images = self.client.images();
+        let said = answer(
+            op,
+            limit,
+            images.list_images(within(limit, v1::ListImagesRequest::default())),
+        )
+        .await?;
+        let mut records = Vec::with_capacity(said.images.len());
+        for image in said.images {
+            records.push(image_record(image).map_err(|why| op.bad_answer(why))?);
+        }
+        Ok(records)
+    }
+
+    async fn pull(&self, req: PullRequest<'_>, _progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
+        let op = Op::change("pull_image", "image", &req.image.name);
+        let request = v1::PullImageRequest {
+            image: Some(image_spec(req.image, req.handler)),
+            ..v1::PullImageRequest::default()
+        };
+        // As long as it takes: only the caller gives it up, by dropping the call.
+        let said = match self.client.images().pull_image(Request::new(request)).await {
+            Ok(said) => said.into_inner(),
+            // The registry's answer, in words that users look for.
+            Err(status) if status.code() == Code::Unknown => return Err(RuntimeError::refused(status.message())),
+            Err(status) => return Err(op.error(status)),
+        };
+        if said.image_ref.is_empty() {
+            return Err(op.bad_answer("an image without a reference"));
+        }
+        Ok(ImageId::from(said.image_ref))
+    }
+
+    async fn remove(&self, id: &ImageId) -> Result<(), RuntimeError> {
+        let op = Op::change("remove_image", "image", id.as_str());
+        let request = v1::RemoveImageRequest {
+            image: Some(image_spec(&ImageRef::new(id.as_str()), "")),
+        };
+        let limit = self.client.limit();
+        let mut images = self.client.images();
+        match answer(op, limit, images.remove_image(within(limit, request))).await {
+            Ok(_) | Err(RuntimeError::NotFound { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
+        filesystems(&self.client).await
+    }
+}

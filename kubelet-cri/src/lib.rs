@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+
+mod client;
+mod connect;
+mod convert;
+mod error;
+mod events;
+mod images;
+mod lists;
+mod runtime;
+mod settings;
+
+pub use connect::ConnectError;
+pub use runtime::CriRuntime;
+pub use settings::CriSettings;
