@@ -28,8 +28,9 @@ pub use watch::{ObjectWatch, Watched};
 /// - [`ObjectError::NotFound`] is a fact: a source that cannot look answers [`ObjectError::Unavailable`].
 /// - `get` with [`Freshness::NotOlderThan`] answers with the state at that time or later.
 /// - `get` and `list` may be dropped at any time and leave nothing behind.
-/// - A list is sorted by namespace and name.
+/// - A list has all objects of its query and no others, sorted by namespace and name.
 /// - A watch yields what is known when it starts, then each later state; fast changes may collapse into the last one.
+/// - A watch outlives troubles of the source, and tells nothing of them.
 /// - Dropping the watch releases everything the source held for it.
 #[async_trait]
 pub trait ObjectSource: fmt::Debug + Send + Sync + 'static {

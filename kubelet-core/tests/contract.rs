@@ -1,6 +1,7 @@
 //! The contract suites of `kubelet-testing` on what this crate has of each trait.
 
 mod contract {
+    mod objects;
     mod sources;
     mod status_sinks;
 }

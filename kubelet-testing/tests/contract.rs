@@ -115,6 +115,14 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         files: &[
+            include_str!("../src/contract/objects.rs"),
+            include_str!("../src/contract/objects/reads.rs"),
+            include_str!("../src/contract/objects/watches.rs"),
+        ],
+        of: Some((include_str!("../../kubelet-core/src/objects.rs"), "ObjectSource")),
+    },
+    Suite {
+        files: &[
             include_str!("../src/contract/providers.rs"),
             include_str!("../src/contract/providers/ends.rs"),
             include_str!("../src/contract/providers/life.rs"),

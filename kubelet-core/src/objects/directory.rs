@@ -20,7 +20,7 @@ use super::object::{Object, ObjectKind};
 use super::watch::{ObjectWatch, Watched};
 
 pub use scan::ObjectFileFault;
-use scan::{Reread, Snapshot};
+use scan::{Ages, Reread, Snapshot};
 
 /// Serves secrets, config maps and services from YAML or JSON files, so that static pods and nodes
 /// without a control plane can use them.
@@ -37,8 +37,9 @@ use scan::{Reread, Snapshot};
 /// - A missing directory is unavailable, not empty.
 ///
 /// A copy shares the content. Every `get` and `list` looks for changed files first, by size, inode
-/// and times; [`Freshness::Live`] reads all files again. While there are watches, the directory is
-/// looked at once per poll interval, however many they are.
+/// and times; [`Freshness::Live`] reads all files again, and [`Freshness::NotOlderThan`] those that
+/// changed within the last two seconds, since their times may not tell of a second write. While there
+/// are watches, the directory is looked at once per poll interval, however many they are.
 #[derive(Clone)]
 pub struct DirectoryObjects {
     inner: Arc<Inner>,
@@ -48,7 +49,7 @@ pub struct DirectoryObjects {
 struct Inner {
     path: PathBuf,
     /// Held while the directory is read, by blocking threads only.
-    scanning: Mutex<()>,
+    scanning: Mutex<Ages>,
     snapshot: Mutex<Arc<Snapshot>>,
     next_poll: Mutex<Option<Instant>>,
     /// Counts the changes of the snapshot.
@@ -63,7 +64,7 @@ impl DirectoryObjects {
             inner: Arc::new(Inner {
                 snapshot: Mutex::new(Arc::new(Snapshot::unread(&path))),
                 path,
-                scanning: Mutex::new(()),
+                scanning: Mutex::default(),
                 next_poll: Mutex::new(None),
                 version: watch::Sender::new(0),
             }),
@@ -76,6 +77,12 @@ impl DirectoryObjects {
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll_interval = interval;
         self
+    }
+
+    /// How many watches there are.
+    #[must_use]
+    pub fn watches(&self) -> usize {
+        self.inner.version.receiver_count()
     }
 
     /// The files that could not be read when the directory was last looked at, sorted by name.
@@ -144,9 +151,10 @@ impl Inner {
     }
 
     fn look_blocking(&self, reread: Reread) {
-        let _one_at_a_time = lock(&self.scanning);
+        // One at a time.
+        let mut ages = lock(&self.scanning);
         let old = self.snapshot();
-        if let Some(new) = old.refreshed(&self.path, reread) {
+        if let Some(new) = old.refreshed(&self.path, reread, &mut ages) {
             *lock(&self.snapshot) = Arc::new(new);
             self.version.send_modify(|version| *version += 1);
         }
@@ -192,7 +200,7 @@ impl Follower {
             }
             match self.inner.claim_poll(self.poll_interval) {
                 Poll::Now => {
-                    self.inner.look(Reread::Changed).await;
+                    self.inner.look(Reread::Unsettled).await;
                 }
                 Poll::At(due) => {
                     tokio::select! {

@@ -87,6 +87,12 @@ impl MapObjects {
         state.tell(key, Watched::Absent);
     }
 
+    /// How many objects are watched.
+    #[must_use]
+    pub fn watched(&self) -> usize {
+        lock(&self.state).watched.len()
+    }
+
     fn check(&self, kind: ObjectKind) -> Result<(), ObjectError> {
         if self.kinds.contains(&kind) {
             Ok(())

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
 
 mod generators;
+mod objects;
 mod providers;
 mod sources;
 mod status_sinks;

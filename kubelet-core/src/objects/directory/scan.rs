@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::error::ObjectError;
 use super::super::key::{Freshness, ObjectKey, ObjectQuery};
@@ -60,19 +63,61 @@ impl fmt::Display for ObjectFileFault {
 impl Error for ObjectFileFault {}
 
 /// Which files a look reads.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reread {
+    /// Those whose marks changed. What a later write within the same tick made of them is found a little later.
     Changed,
+    /// Those too whose marks may not tell of a later write.
+    Unsettled,
     All,
 }
 
 impl Reread {
-    /// Two writes within one tick of the file system's clock leave the same marks on a file, so that
-    /// a caller who must have the newest content gets every file read.
     pub(super) fn wanted(want: Freshness) -> Self {
         match want {
             Freshness::Live => Reread::All,
-            Freshness::Cached | Freshness::NotOlderThan(_) => Reread::Changed,
+            Freshness::NotOlderThan(_) => Reread::Unsettled,
+            Freshness::Cached => Reread::Changed,
+        }
+    }
+}
+
+/// Two writes within one tick of a file system's clock leave the same marks on a file. No tick is longer than this.
+const TICK: Duration = Duration::from_secs(2);
+
+/// How long files have had their marks, so that it is known what the marks tell.
+#[derive(Debug, Default)]
+pub(super) struct Ages(BTreeMap<OsString, Age>);
+
+#[derive(Debug)]
+struct Age {
+    marks: Marks,
+    /// When they were first seen.
+    since: Instant,
+    /// The file was read a tick later: what has the same marks is the same content.
+    settled: bool,
+}
+
+impl Ages {
+    /// Whether a file with these marks is to be read, even if it had the same ones when it was read last.
+    fn must_read(&mut self, name: &OsStr, marks: &Marks, reread: Reread, now: Instant) -> bool {
+        match self.0.get_mut(name) {
+            Some(age) if age.marks == *marks => {
+                let passed = now.duration_since(age.since) >= TICK;
+                let unsettled = !age.settled && (passed || reread == Reread::Unsettled);
+                // It is read now, after all that could leave these marks.
+                age.settled |= passed;
+                unsettled || reread == Reread::All
+            }
+            _ => {
+                let age = Age {
+                    marks: marks.clone(),
+                    since: now,
+                    settled: false,
+                };
+                self.0.insert(name.to_owned(), age);
+                true
+            }
         }
     }
 }
@@ -94,7 +139,7 @@ struct FileContent {
     fault: Option<ObjectFileFault>,
 }
 
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Marks {
     bytes: u64,
     device: u64,
@@ -175,8 +220,8 @@ impl Snapshot {
     }
 
     /// Looks again, and returns what is there now if anything is different.
-    pub(super) fn refreshed(&self, dir: &Path, reread: Reread) -> Option<Self> {
-        let new = match self.read_files(dir, reread) {
+    pub(super) fn refreshed(&self, dir: &Path, reread: Reread, ages: &mut Ages) -> Option<Self> {
+        let new = match self.read_files(dir, reread, ages) {
             Ok(files) => Self { files, trouble: None },
             Err(error) => {
                 let trouble = Some(ObjectFileFault::new(dir, error));
@@ -204,7 +249,12 @@ impl Snapshot {
             || !self.files.iter().zip(&new.files).all(same)
     }
 
-    fn read_files(&self, dir: &Path, reread: Reread) -> io::Result<BTreeMap<OsString, Arc<FileContent>>> {
+    fn read_files(
+        &self,
+        dir: &Path,
+        reread: Reread,
+        ages: &mut Ages,
+    ) -> io::Result<BTreeMap<OsString, Arc<FileContent>>> {
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(dir)? {
             let name = entry?.file_name();
@@ -221,16 +271,21 @@ impl Snapshot {
                 Err(error) => Err(error),
             };
             let old = self.files.get(&name);
+            let must_read = match &marks {
+                Ok(marks) => ages.must_read(&name, marks, reread, Instant::now()),
+                Err(_) => true,
+            };
             let marked_alike = |old: &&Arc<FileContent>| match (&old.marks, &marks) {
                 (Some(then), Ok(now)) => then == now,
                 _ => false,
             };
-            let content = match (reread, old.filter(marked_alike)) {
-                (Reread::Changed, Some(old)) => Arc::clone(old),
+            let content = match old.filter(marked_alike) {
+                Some(old) if !must_read => Arc::clone(old),
                 _ => FileContent::read(&path, marks, old),
             };
             files.insert(name, content);
         }
+        ages.0.retain(|name, _| files.contains_key(name));
         Ok(files)
     }
 }
@@ -254,7 +309,8 @@ impl FileContent {
                 fault: None,
             },
             Err(fault) => Self {
-                marks,
+                // Only content that is wrong stays so until the file changes; one that could not be read may be next time.
+                marks: marks.filter(|_| fault.line.is_some()),
                 objects: old.map(|old| old.objects.clone()).unwrap_or_default(),
                 skipped: old.map(|old| old.skipped.clone()).unwrap_or_default(),
                 fault: Some(fault),
@@ -306,4 +362,43 @@ fn read_text(path: &Path) -> io::Result<String> {
         ));
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::{Ages, Marks, Reread, TICK};
+
+    #[test]
+    fn marks_tell_of_all_writes_once_the_file_was_read_a_tick_after_them() {
+        let mut ages = Ages::default();
+        let (name, start) = (OsStr::new("a.yaml"), Instant::now());
+        let marks = |seconds| Marks {
+            bytes: 1,
+            device: 1,
+            inode: 1,
+            modified: (seconds, 0),
+            changed: (seconds, 0),
+        };
+        let mut must = |seconds, reread, after: Duration| ages.must_read(name, &marks(seconds), reread, start + after);
+        let soon = Duration::from_millis(1);
+        assert!(must(7, Reread::Changed, Duration::ZERO), "a new file");
+        assert!(!must(7, Reread::Changed, soon), "whatever is at hand will do");
+        assert!(
+            must(7, Reread::Unsettled, soon),
+            "another write may have left the same marks"
+        );
+        assert!(must(7, Reread::Changed, TICK), "and is found a tick later by any look");
+        assert!(
+            !must(7, Reread::Unsettled, TICK + soon),
+            "nothing can leave these marks any more"
+        );
+        assert!(must(7, Reread::All, TICK + soon));
+        assert!(must(8, Reread::Changed, TICK * 2), "a later write");
+        assert!(must(8, Reread::Unsettled, TICK * 2 + soon));
+    }
 }
