@@ -1,7 +1,6 @@
 //! What is remembered of a pod between steps. Lost with the agent, like upstream's.
 
-use std::collections::BTreeMap;
-
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -37,6 +36,8 @@ pub(super) struct PodMemory {
     /// Containers whose end was told and whose pre-stop hook has had its time, so that a repeated stop does neither again;
     /// with what the hook took of their grace.
     pub(super) prepared_to_stop: BTreeMap<ContainerId, Duration>,
+    /// Containers that are to be stopped since their post-start hook failed, and that may still run.
+    pub(super) hook_failed: BTreeSet<ContainerId>,
     /// Sandboxes that do not last.
     pub(super) sandboxes: KeyedBackoff<()>,
     /// Restarts of all containers.
@@ -75,6 +76,7 @@ impl PodMemory {
             initialized_in: None,
             end_began: None,
             prepared_to_stop: BTreeMap::new(),
+            hook_failed: BTreeSet::new(),
             sandboxes: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             resets: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             uncertain: BTreeMap::new(),

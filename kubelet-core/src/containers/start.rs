@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
+use super::kill::KillError;
 use super::memory::BackoffWindow;
 use super::sync::Ground;
 use crate::backoff::{BackoffDecision, CrashKey, go_duration};
@@ -14,7 +15,7 @@ use crate::ids::ContainerId;
 use crate::observation::ObservedContainer;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerState, CreateContainer, RuntimeError};
-use crate::syncer::StepContext;
+use crate::syncer::{PodWork, StepContext, SyncError};
 
 /// The reason of what cannot be made from its spec.
 pub(super) const CONFIG_ERROR: &str = "CreateContainerConfigError";
@@ -218,6 +219,8 @@ impl ContainerSyncer {
         };
         tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
         self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());
+        let memory = self.memory_of(pod.uid());
+        super::lock(&memory).hook_failed.insert(id.clone());
         let mut patient = cx.clone();
         patient.stop = CancellationToken::new();
         let kill = self.kill_one(
@@ -237,10 +240,59 @@ impl ContainerSyncer {
                 kill.await
             }
         };
-        if let Err(error) = killed {
-            tracing::warn!(pod = %pod.key(), container = view.name(), ?error, "container not stopped after its hook failed");
+        match killed {
+            Ok(()) => {
+                super::lock(&memory).hook_failed.remove(id);
+            }
+            // The next sync tries again.
+            Err(error) => self.tell_still_running(cx, pod, view.name(), &still_runs(view.name(), error)),
         }
         Err(StartError::failed("PostStartHookError", "PostStartHook failed"))
+    }
+
+    /// Stops the containers whose post-start hook failed and that could not be stopped then.
+    pub(super) async fn stop_hook_failed(&self, cx: &StepContext, work: &PodWork) -> Result<(), SyncError> {
+        let pod = &*work.pod;
+        let memory = self.memory_of(pod.uid());
+        let to_stop: Vec<&ObservedContainer> = {
+            let mut memory = super::lock(&memory);
+            if memory.hook_failed.is_empty() {
+                return Ok(());
+            }
+            let to_stop: Vec<_> = work
+                .observed
+                .containers
+                .iter()
+                .filter(|c| c.state != ContainerState::Exited && memory.hook_failed.contains(&c.id))
+                .collect();
+            // What has ended, or is gone, is done with.
+            memory.hook_failed = to_stop.iter().map(|c| c.id.clone()).collect();
+            to_stop
+        };
+        for container in to_stop {
+            let (id, name, grace) = (&container.id, &container.name, pod.facts().termination_grace);
+            if let Err(error) = self.kill_one(cx, pod, id, name, "FailedPostStartHook", grace).await {
+                let error = still_runs(name, error);
+                self.tell_still_running(cx, pod, name, &error);
+                return Err(error);
+            }
+            super::lock(&memory).hook_failed.remove(id);
+        }
+        Ok(())
+    }
+
+    fn tell_still_running(&self, cx: &StepContext, pod: &PodRecord, name: &str, error: &SyncError) {
+        // A stop of the step is no failure.
+        if let (SyncError::Failed { .. }, Some(view)) = (error, pod.container(name)) {
+            let text = crate::error::error_chain(error);
+            self.warn(
+                cx,
+                pod,
+                &view,
+                "FailedKillPod",
+                format!("error killing container: {text}"),
+            );
+        }
     }
 
     pub(super) fn warn(
@@ -264,6 +316,10 @@ impl ContainerSyncer {
             self.warn(cx, pod, view, "Failed", format!("Error: {message}"));
         }
     }
+}
+
+fn still_runs(name: &str, error: KillError) -> SyncError {
+    error.into_sync_error(format!("cannot stop container {name}, whose post-start hook failed"))
 }
 
 /// Works until the pod or the kubelet is to end; nothing then. A new spec, which asks a step to stop too, is no reason.

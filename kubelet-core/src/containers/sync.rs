@@ -47,6 +47,7 @@ impl Outcome {
 impl ContainerSyncer {
     pub(super) async fn sync_pod(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
         let pod = &*work.pod;
+        self.stop_hook_failed(cx, work).await?;
         let network = self
             .network_not_ready
             .lock()

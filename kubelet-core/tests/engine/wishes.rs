@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use kubelet_core::k8s_openapi::api::core::v1::{ExecAction, Lifecycle, LifecycleHandler, Pod};
 use kubelet_core::{Admission, AdmitHandler, AdmitRequest, ContainerState, StateDir};
-use kubelet_testing::{ExecAnswer, FakeImage, FakeRuntime, Op, PodBuilder};
+use kubelet_testing::{Action, ExecAnswer, FakeImage, FakeRuntime, FaultKind, Op, PodBuilder, Script};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
@@ -251,6 +251,41 @@ async fn a_change_during_a_post_start_hook_takes_nothing_from_its_outcome() {
         );
         node.until("restarted", |node| node.restarts("p", "app") == Some(1))
             .await;
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_post_start_hook_failed_is_asked_to_stop_until_it_does() {
+    for fault in [FaultKind::Unavailable, FaultKind::UncertainNever] {
+        let runtime = fake();
+        let hooks = Arc::new(AtomicU32::new(0));
+        let seen = hooks.clone();
+        runtime.on_exec(move |_| ExecAnswer::exit(i32::from(seen.fetch_add(1, Ordering::SeqCst) == 0)));
+        runtime.script(Script::next(Op::StopContainer, Action::Fault(fault)).times(3));
+        let node = Node::start(&runtime, StateDir::in_memory());
+        node.pods.set(vec![with_post_start()]).await.unwrap();
+        node.until("refused", |node| node.events.count("FailedKillPod") == 3)
+            .await;
+        assert_eq!(running(&runtime).len(), 1);
+        node.until("started anew", |node| node.restarts("p", "app") == Some(1))
+            .await;
+        let asked: Vec<_> = runtime
+            .calls()
+            .iter()
+            .filter(|call| call.op == Op::StopContainer)
+            .map(|call| call.at)
+            .collect();
+        assert_eq!(asked.len(), 4, "{fault:?}");
+        // With a back-off, and each time with the container's own grace.
+        let pauses: Vec<u64> = asked.windows(2).map(|two| (two[1] - two[0]).as_secs()).collect();
+        assert!(pauses[1..].iter().all(|pause| *pause >= 10), "{pauses:?}");
+        node.running("p").await;
+        sleep(Duration::from_secs(300)).await;
+        assert_eq!(running(&runtime).len(), 1);
+        assert_eq!(hooks.load(Ordering::SeqCst), 2);
+        assert_eq!(node.events.count("Killing"), 1);
+        assert_eq!(runtime.count(Op::StopContainer), 4);
         node.stop().await;
     }
 }
