@@ -84,8 +84,7 @@ pub(crate) async fn answer<T>(
 }
 
 /// The first bytes of an output.
-pub(crate) fn cut(output: Vec<u8>, limit: usize) -> Bytes {
-    let mut output = Bytes::from(output);
+pub(crate) fn cut(mut output: Bytes, limit: usize) -> Bytes {
     output.truncate(limit);
     output
 }

@@ -7,7 +7,7 @@ use futures::stream::{self, BoxStream};
 use kubelet_core::{PodUid, RuntimeError, RuntimeHint, label};
 use kubelet_proto::cri::v1;
 use kubelet_proto::tonic::{Request, Response, Status, Streaming};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinSet};
 
 use crate::client::Client;
 use crate::error::Op;
@@ -28,19 +28,13 @@ type Opened = Result<Response<Streaming<v1::ContainerEventResponse>>, Status>;
 enum State {
     Closed(Client),
     /// Asked, and not refused.
-    Asked(AbortOnDrop),
+    Asked(Asked),
     Open(Streaming<v1::ContainerEventResponse>),
     Over,
 }
 
 /// The call goes on in a task, since it must be polled while nobody waits for it; it ends with the stream.
-struct AbortOnDrop(JoinHandle<Opened>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
+type Asked = JoinSet<Opened>;
 
 pub(crate) fn events(client: Client) -> BoxStream<'static, Result<RuntimeHint, RuntimeError>> {
     stream::unfold(State::Closed(client), next).boxed()
@@ -56,8 +50,9 @@ async fn next(mut state: State) -> Option<(Result<RuntimeHint, RuntimeError>, St
                         .get_container_events(Request::new(v1::GetEventsRequest {}))
                         .await
                 };
-                let mut asked = AbortOnDrop(tokio::spawn(call));
-                match tokio::time::timeout(REFUSAL_WITHIN, &mut asked.0).await {
+                let mut asked = Asked::new();
+                asked.spawn(call);
+                match tokio::time::timeout(REFUSAL_WITHIN, asked.join_next()).await {
                     Err(_) => return Some((Ok(RuntimeHint::Ready), State::Asked(asked))),
                     Ok(opened) => match settled(opened) {
                         Ok(events) => return Some((Ok(RuntimeHint::Ready), State::Open(events))),
@@ -65,7 +60,7 @@ async fn next(mut state: State) -> Option<(Result<RuntimeHint, RuntimeError>, St
                     },
                 }
             }
-            State::Asked(mut asked) => match settled((&mut asked.0).await) {
+            State::Asked(mut asked) => match settled(asked.join_next().await) {
                 Ok(events) => State::Open(events),
                 Err(error) => return Some((Err(error), State::Over)),
             },
@@ -80,13 +75,13 @@ async fn next(mut state: State) -> Option<(Result<RuntimeHint, RuntimeError>, St
     }
 }
 
-fn settled(
-    opened: Result<Opened, tokio::task::JoinError>,
-) -> Result<Streaming<v1::ContainerEventResponse>, RuntimeError> {
+fn settled(opened: Option<Result<Opened, JoinError>>) -> Result<Streaming<v1::ContainerEventResponse>, RuntimeError> {
     match opened {
-        Ok(Ok(response)) => Ok(response.into_inner()),
-        Ok(Err(status)) => Err(OP.error(status)),
-        Err(error) => Err(RuntimeError::unavailable(OP.name, error)),
+        Some(Ok(Ok(response))) => Ok(response.into_inner()),
+        Some(Ok(Err(status))) => Err(OP.error(status)),
+        Some(Err(error)) => Err(RuntimeError::unavailable(OP.name, error)),
+        // There is one task, and it is asked for once.
+        None => Err(OP.bad_answer("the call was lost")),
     }
 }
 

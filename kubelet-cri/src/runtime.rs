@@ -363,8 +363,8 @@ impl ContainerRuntime for CriRuntime {
                 let said = said.into_inner();
                 Ok(ExecOutput::new(
                     said.exit_code,
-                    cut(said.stdout.into(), req.output_limit_bytes),
-                    cut(said.stderr.into(), req.output_limit_bytes),
+                    cut(said.stdout, req.output_limit_bytes),
+                    cut(said.stderr, req.output_limit_bytes),
                 ))
             }
             Err(status) if status.code() == Code::DeadlineExceeded => Ok(ExecOutput::timed_out()),

@@ -1,5 +1,7 @@
 //! The contract of runtimes, on real containerds.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
+
 use std::path::PathBuf;
 
 use kubelet_cri::CriRuntime;

@@ -31,7 +31,7 @@ pub(crate) fn container_config(config: &ContainerConfig) -> v1::ContainerConfig 
             .iter()
             .map(|(key, value)| v1::KeyValue {
                 key: key.clone(),
-                value: value.clone().into(),
+                value: value.clone(),
             })
             .collect(),
         mounts: config.mounts.iter().map(mount).collect(),

@@ -1,5 +1,7 @@
 //! A whole kubelet on real containerds.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
+
 mod life;
 mod node;
 mod restart;
