@@ -1,4 +1,4 @@
-//! The promises of [`PodProvider`].
+//! The promises of [`PodProvider`](kubelet_core::PodProvider).
 //!
 //! Each function checks one; it begins with the promise, in the words of the trait.
 
