@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// A containerd that runs for one test, in a folder of its own, beside any other on the machine.
 ///
 /// It has the images [`PAUSE_IMAGE`] and [`BUSYBOX_IMAGE`], and a pod network whose addresses the machine reaches. It needs
-/// root and the programs that `scripts/test` installs.
+/// root and the programs that `scripts/test` installs. It follows real time: a paused clock would let its waits end early.
 ///
 /// At its end nothing of it is left: pods and containers are killed, their processes, mounts, namespaces, cgroups and host
 /// ports are removed, its bridge and its folder too. Dropping it does the same, for which it blocks. If the

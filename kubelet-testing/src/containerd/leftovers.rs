@@ -51,6 +51,7 @@ pub(crate) fn remove(folder: &Path) -> Result<(), ComponentError> {
     // In this order: who could start something, what runs, what it ran in, what it ran on.
     let ended = kill_all_of(folder);
     let containers = remove_containers(folder);
+    remove_cgroups(folder);
     let network = Network::of(folder).map_or(Ok(()), Network::remove);
     remove_shim_sockets(folder);
     let unmounted = unmount_all(folder);
@@ -105,6 +106,26 @@ fn remove_containers(folder: &Path) -> Result<(), ComponentError> {
         first = first.and(result.map(drop));
     }
     first
+}
+
+/// Removes the cgroups that runc made and was killed before it noted them.
+fn remove_cgroups(folder: &Path) {
+    for bundle in bundles(folder) {
+        let config = fs::read_to_string(bundle.join("config.json")).unwrap_or_default();
+        let config: Value = serde_json::from_str(&config).unwrap_or_default();
+        // A path of the systemd driver has colons, and such a cgroup goes by itself.
+        let path = config["linux"]["cgroupsPath"]
+            .as_str()
+            .map(|path| path.trim_start_matches('/'));
+        let Some(path) = path.filter(|path| !path.is_empty() && !path.contains(':')) else {
+            continue;
+        };
+        let hierarchies = Path::new("/sys/fs/cgroup");
+        for hierarchy in children(hierarchies).into_iter().chain([hierarchies.to_owned()]) {
+            // Only an empty cgroup can be removed, so that nothing of another's is lost. Mostly there is none.
+            let _ = fs::remove_dir(hierarchy.join(path));
+        }
+    }
 }
 
 /// Removes the sockets of shims that were killed, which are in one place for all instances.

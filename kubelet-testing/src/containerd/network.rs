@@ -185,23 +185,25 @@ pub(crate) fn remove_shared_chains() {
     }
 }
 
-/// What `iptables-restore` must be told to remove the shared chains; nothing if one is missing or in use.
+/// What `iptables-restore` must be told to remove the shared chains; nothing if there are none, or they are in use.
 fn removal_of_shared(saved: &str) -> String {
-    let is_there = |chain: &&str| saved.lines().any(|line| line.starts_with(&format!(":{chain} ")));
+    let there = |chain: &&&str| saved.lines().any(|line| line.starts_with(&format!(":{chain} ")));
+    // A plugin that was killed may have made only some of them.
+    let chains: Vec<&str> = SHARED.iter().filter(there).copied().collect();
     let in_use = saved.lines().any(|line| line.starts_with(&format!("-A {PORTS} ")));
-    if in_use || !SHARED.iter().all(is_there) {
+    if in_use || chains.is_empty() {
         return String::new();
     }
     let jumps = saved.lines().filter_map(|line| {
         let (rule, target) = line.strip_prefix("-A ")?.rsplit_once(" -j ")?;
-        SHARED.contains(&target).then(|| format!("-D {rule} -j {target}\n"))
+        chains.contains(&target).then(|| format!("-D {rule} -j {target}\n"))
     });
-    // Of the chains that only lead elsewhere, the one that leads to pods is not emptied: it must be empty.
-    let emptied = SHARED
+    // The one that leads to pods is not emptied: it must be empty.
+    let emptied = chains
         .iter()
         .filter(|chain| **chain != PORTS)
         .map(|chain| format!("-F {chain}\n"));
-    let deleted = SHARED.iter().map(|chain| format!("-X {chain}\n"));
+    let deleted = chains.iter().map(|chain| format!("-X {chain}\n"));
     let rules: String = jumps.chain(emptied).chain(deleted).collect();
     format!("*nat\n{rules}COMMIT\n")
 }
@@ -276,5 +278,8 @@ COMMIT
         let used = format!("{saved}-A CNI-HOSTPORT-DNAT -p tcp -j CNI-DN-1\n");
         assert_eq!(removal_of_shared(&used), "");
         assert_eq!(removal_of_shared(""), "");
+        let half = ":CNI-HOSTPORT-MASQ - [0:0]\n-A CNI-HOSTPORT-MASQ -j MASQUERADE\n";
+        let expected = "*nat\n-F CNI-HOSTPORT-MASQ\n-X CNI-HOSTPORT-MASQ\nCOMMIT\n";
+        assert_eq!(removal_of_shared(half), expected);
     }
 }
