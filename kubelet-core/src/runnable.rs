@@ -33,7 +33,8 @@ pub enum RunnableError {
         /// The cause.
         source: BoxError,
     },
-    /// It is started again with back-off, and shown in the kubelet's health meanwhile.
+    /// It is started again with back-off, and shown in the kubelet's health until it has run for a minute, or has ended
+    /// with `Ok`.
     #[error("{what}")]
     Failed {
         /// What failed.

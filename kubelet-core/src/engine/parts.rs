@@ -7,7 +7,6 @@ use std::time::Duration;
 use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::gate::GateView;
@@ -17,6 +16,10 @@ use crate::runnable::{NodeContext, Runnable, RunnableError, StartPhase};
 
 /// First and longest wait before a part that failed is started again.
 const RESTART_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// A part that failed has recovered once it has run again for so long: it is not shown as failing any more, and its next
+/// failure is its first. As long as the longest wait, so that one that keeps failing is shown most of the time.
+const RECOVERED_AFTER: Duration = RESTART_BACKOFF.1;
 
 /// What is wrong with which part, for the kubelet's health.
 #[derive(Clone, Debug, Default)]
@@ -122,20 +125,28 @@ async fn run_part(part: &Arc<dyn Runnable>, cx: &PartsContext, stop: Cancellatio
     }
     let mut pause = RESTART_BACKOFF.0;
     loop {
-        let begun = Instant::now();
         // A part that panics is a bug in that part, and costs no more than one that fails.
-        let ended = AssertUnwindSafe(part.run(cx.node.clone(), stop.clone()))
-            .catch_unwind()
-            .await;
+        let running = AssertUnwindSafe(part.run(cx.node.clone(), stop.clone())).catch_unwind();
+        tokio::pin!(running);
+        let early = tokio::select! {
+            biased;
+            ended = &mut running => Some(ended),
+            () = tokio::time::sleep(RECOVERED_AFTER) => None,
+        };
+        let ended = match early {
+            Some(ended) => ended,
+            None => {
+                pause = RESTART_BACKOFF.0;
+                cx.health.set(part.name(), None);
+                running.await
+            }
+        };
         let ended = ended.unwrap_or_else(|_| {
             Err(RunnableError::Failed {
                 what: "the part panicked".to_owned(),
                 source: "see the log of panics".into(),
             })
         });
-        if begun.elapsed() > RESTART_BACKOFF.1 {
-            pause = RESTART_BACKOFF.0;
-        }
         let error = match ended {
             Ok(()) => {
                 cx.health.set(part.name(), None);

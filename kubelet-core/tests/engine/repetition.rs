@@ -120,6 +120,21 @@ async fn a_part_that_panics_shows_in_health_and_is_started_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_part_that_runs_again_for_a_minute_has_recovered() {
+    let runtime = fake();
+    let shaky = Arc::new(Shaky::default());
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| b.run(shaky.clone()));
+    node.pods.set(Vec::new()).await.unwrap();
+    node.until("runs", |_| shaky.0.load(Ordering::SeqCst) > PANICS).await;
+    sleep(Duration::from_secs(50)).await;
+    assert!(!node.handle.health().is_healthy(), "it may fail again at once");
+    sleep(Duration::from_secs(15)).await;
+    assert!(node.handle.health().is_healthy(), "{:?}", node.handle.health());
+    assert_eq!(shaky.0.load(Ordering::SeqCst), PANICS + 1);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn sandboxes_that_do_not_last_are_made_with_growing_pauses() {
     let runtime = fake();
     let node = Node::start(&runtime, StateDir::in_memory());
