@@ -16,7 +16,7 @@ use crate::observation::{ObservedContainer, PodObservation};
 use crate::pleg::{PlegHealth, PodLifecycleEventGenerator};
 use crate::pod::PodRecord;
 use crate::runtime::{ContainerRuntime, ContainerState, ExecOutput, ExecRequest, RuntimeError};
-use crate::status::{StatusOverride, StatusReader};
+use crate::status::{StatusOverride, StatusReader, StatusUpdate};
 use crate::syncer::{KillCause, Termination};
 
 /// A pod, as the kubelet has it.
@@ -29,6 +29,17 @@ pub struct PodSnapshot {
     pub status: Option<Arc<PodStatus>>,
     /// How far its worker has come.
     pub stage: Stage,
+}
+
+impl PodSnapshot {
+    /// A pod without a worker is done with.
+    fn new(update: StatusUpdate, stage: Option<Stage>) -> Self {
+        Self {
+            pod: update.pod,
+            status: Some(update.status),
+            stage: stage.unwrap_or(Stage::Finished),
+        }
+    }
 }
 
 /// Which container a request is about.
@@ -146,41 +157,47 @@ impl KubeletHandle {
         &self.parts.shared.node_name
     }
 
-    /// All pods that the kubelet works on or keeps the status of, sorted by UID.
+    /// All pods that the kubelet works on or keeps the status of, sorted by UID. What it gives is shared, not copied.
     #[must_use]
     pub fn pods(&self) -> Vec<PodSnapshot> {
-        let stages: std::collections::BTreeMap<PodUid, Stage> = self
-            .parts
-            .shared
-            .workers()
-            .iter()
-            .map(|(uid, link)| (uid.clone(), *link.stage.borrow()))
-            .collect();
-        self.parts
-            .shared
-            .statuses
-            .snapshot()
-            .into_iter()
-            .map(|update| PodSnapshot {
-                stage: stages.get(update.pod.uid()).copied().unwrap_or(Stage::Finished),
-                status: Some(update.status),
-                pod: update.pod,
-            })
-            .collect()
+        self.with_stages(self.parts.shared.statuses.snapshot())
     }
 
-    /// One pod.
+    /// One pod, at a cost that hardly grows with their number.
     #[must_use]
     pub fn pod(&self, uid: &PodUid) -> Option<PodSnapshot> {
-        self.pods().into_iter().find(|snapshot| snapshot.pod.uid() == uid)
+        let update = self.parts.shared.statuses.latest(uid)?;
+        let stage = self.parts.shared.workers().get(uid).map(|link| *link.stage.borrow());
+        Some(PodSnapshot::new(update, stage))
     }
 
     /// The pods that a namespace and a name stand for: more than one where an old one is still ending.
     #[must_use]
     pub fn pods_named(&self, namespace: &str, name: &str) -> Vec<PodSnapshot> {
-        let mut pods = self.pods();
-        pods.retain(|snapshot| &*snapshot.pod.key().namespace == namespace && &*snapshot.pod.key().name == name);
-        pods
+        let is_named = |update: &StatusUpdate| {
+            let key = update.pod.key();
+            &*key.namespace == namespace && &*key.name == name
+        };
+        self.with_stages(self.parts.shared.statuses.snapshot_of(is_named))
+    }
+
+    /// Adds how far the worker of each pod has come. Both are sorted by UID, so that one walk over both does it.
+    fn with_stages(&self, updates: Vec<StatusUpdate>) -> Vec<PodSnapshot> {
+        let workers = self.parts.shared.workers();
+        let few = updates.len() * 8 < workers.len();
+        let mut walk = workers.iter().peekable();
+        let stage_of = |update: StatusUpdate| {
+            let uid = update.pod.uid();
+            let link = if few {
+                workers.get(uid)
+            } else {
+                while walk.next_if(|(other, _)| *other < uid).is_some() {}
+                walk.next_if(|(other, _)| *other == uid).map(|(_, link)| link)
+            };
+            let stage = link.map(|link| *link.stage.borrow());
+            PodSnapshot::new(update, stage)
+        };
+        updates.into_iter().map(stage_of).collect()
     }
 
     /// The statuses of all pods: those of now first, then the newest of each as they change.

@@ -193,11 +193,15 @@ impl Journal {
     }
 
     pub(super) fn snapshot(&self) -> Vec<StatusUpdate> {
+        self.snapshot_of(|_| true)
+    }
+
+    pub(super) fn snapshot_of(&self, wanted: impl Fn(&StatusUpdate) -> bool) -> Vec<StatusUpdate> {
         let state = self.lock();
         state
             .entries
             .values()
-            .filter(|entry| !entry.forgotten)
+            .filter(|entry| !entry.forgotten && wanted(&entry.update))
             .map(|entry| entry.update.clone())
             .collect()
     }

@@ -215,6 +215,12 @@ impl StatusManager {
         self.journal.snapshot()
     }
 
+    /// Those of them that are wanted, by UID. `wanted` is asked under a lock.
+    #[must_use]
+    pub fn snapshot_of(&self, wanted: impl Fn(&StatusUpdate) -> bool) -> Vec<StatusUpdate> {
+        self.journal.snapshot_of(wanted)
+    }
+
     /// The pod left the node: sinks are told what they have not been told yet, and then that.
     pub fn forget(&self, uid: &PodUid) {
         self.journal.forget(uid);

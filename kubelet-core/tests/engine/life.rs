@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::jiff::Timestamp;
-use kubelet_core::{StateDir, TokioClock};
+use kubelet_core::{Stage, StateDir, TokioClock};
 use kubelet_testing::{FakeRuntime, Op, PodBuilder};
 use tokio::time::Instant;
 
@@ -138,5 +138,49 @@ async fn a_restarted_agent_takes_its_pods_over() {
     tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(runtime.count(Op::CreateContainer), creates);
     assert_eq!(runtime.count(Op::StopContainer), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_handle_gives_each_pod_with_its_stage_alone_and_among_others() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = |name: String, args: &'static str| {
+        let pod = PodBuilder::new(name.clone()).uid(name).restart_policy("Never");
+        pod.container("app", |c| c.args([args])).build()
+    };
+    let mut pods: Vec<_> = (0..30).map(|i| pod(format!("p{i}"), "ignore-term")).collect();
+    pods.extend((0..3).map(|i| pod(format!("done{i}"), "exit=0")));
+    node.pods.set(pods.clone()).await.unwrap();
+    node.until("all have come so far", |node| {
+        let stages = node.handle.pods().into_iter().map(|pod| pod.stage);
+        let stages: Vec<Stage> = stages.collect();
+        stages.len() == 33 && stages[..3] == [Stage::Finished; 3] && stages[3..] == [Stage::Syncing; 30]
+    })
+    .await;
+    node.pods.set(pods[10..].to_vec()).await.unwrap();
+    node.until("stops", |_| runtime.in_flight(Op::StopContainer) == 10)
+        .await;
+    let all = node.handle.pods();
+    assert_eq!(all.len(), 33);
+    assert!(all.is_sorted_by_key(|pod| pod.pod.uid().clone()));
+    for one in all {
+        let uid = one.pod.uid();
+        let alone = node.handle.pod(uid).unwrap();
+        let named = node.handle.pods_named("default", uid.as_str());
+        assert_eq!(named.len(), 1);
+        for same in [&alone, &named[0]] {
+            assert_eq!(same.stage, one.stage, "{uid}");
+            assert!(Arc::ptr_eq(&same.pod, &one.pod), "{uid}");
+            assert!(Arc::ptr_eq(same.status.as_ref().unwrap(), one.status.as_ref().unwrap()));
+        }
+        let expected = match uid.as_str() {
+            done if done.starts_with("done") => Stage::Finished,
+            gone if gone.len() == 2 => Stage::Terminating,
+            _ => Stage::Syncing,
+        };
+        assert_eq!(one.stage, expected, "{uid}");
+    }
+    assert!(node.handle.pod(&"p99".into()).is_none());
     node.stop().await;
 }
