@@ -22,7 +22,7 @@ use crate::logs::{LogPaths, LogRotation};
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
 use crate::pleg::PlegHealth;
-use crate::runnable::Runnable;
+use crate::runnable::{NodeContext, Runnable};
 use crate::settings::Settings;
 use crate::signals::pod_signals;
 use crate::source::PodSource;
@@ -363,6 +363,11 @@ impl KubeletBuilder {
             ),
         };
         let machine_root = root_dir.clone();
+        let folders = match &self.place {
+            Place::Disk { root, pod_logs } => Some((Arc::from(root.as_path()), Arc::from(pod_logs.as_path()))),
+            Place::Memory(_) => None,
+        };
+        let (node_root, node_logs) = folders.unzip();
         let (writer, cache) = pod_status_cache();
         let (relist, requests) = relist_requests();
         let (signals, signal_receiver) = pod_signals();
@@ -481,6 +486,15 @@ impl KubeletBuilder {
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
         });
+        let node = NodeContext {
+            node_name,
+            root_dir: node_root,
+            pod_logs_dir: node_logs,
+            handle: handle.clone(),
+            events: self.events,
+            clock: self.clock,
+            random: self.random,
+        };
         let machine = self.node_view.is_none().then_some((self.node, machine_root));
         Ok(Kubelet::new(
             handle,
@@ -493,6 +507,7 @@ impl KubeletBuilder {
                 sinks: self.status_sinks,
                 parts: self.parts,
                 part_health,
+                node,
                 pleg_health,
                 writer,
                 requests,

@@ -98,6 +98,8 @@ pub(crate) struct RunParts {
     pub(crate) sinks: Vec<Arc<dyn StatusSink>>,
     pub(crate) parts: Vec<Arc<dyn Runnable>>,
     pub(crate) part_health: PartHealth,
+    /// What the parts are given.
+    pub(crate) node: NodeContext,
     pub(crate) pleg_health: PlegHealth,
     pub(crate) writer: CacheWriter,
     pub(crate) requests: RelistRequests,
@@ -172,7 +174,7 @@ enum Ended {
 }
 
 async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, RunError> {
-    let Kubelet { handle, parts } = kubelet;
+    let Kubelet { handle: _, parts } = kubelet;
     let shared = parts.shared.clone();
     if let Some((settings, root_dir)) = parts.machine {
         read_machine(&shared, settings, root_dir).await?;
@@ -234,7 +236,7 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
     let working = run_parts(
         parts.parts,
         PartsContext {
-            node: NodeContext::new(shared.node_name.clone(), handle),
+            node: parts.node,
             gate: shared.gate.clone(),
             sources_ready: ready,
             health: parts.part_health,

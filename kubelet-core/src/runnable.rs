@@ -1,12 +1,15 @@
 //! Parts with work of their own.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
+use crate::event::EventSink;
 use crate::handle::KubeletHandle;
 
 /// When the engine starts a part.
@@ -44,20 +47,26 @@ pub enum RunnableError {
     },
 }
 
-/// What a part is given.
+/// What a part is given. A cheap clone.
+///
+/// Numbers of a part go to [`KubeletBuilder::metrics`](crate::KubeletBuilder::metrics).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NodeContext {
     /// The node's name.
     pub node_name: Arc<str>,
-    /// What runs, and a way to end it.
+    /// Where the node keeps its state and the folders of pods; nothing where it keeps no files.
+    pub root_dir: Option<Arc<Path>>,
+    /// Where the logs of pods are; nothing where there are none.
+    pub pod_logs_dir: Option<Arc<Path>>,
+    /// What runs, and a way to end it: the view of pods, their statuses and health.
     pub handle: KubeletHandle,
-}
-
-impl NodeContext {
-    pub(crate) fn new(node_name: Arc<str>, handle: KubeletHandle) -> Self {
-        Self { node_name, handle }
-    }
+    /// Where events go.
+    pub events: Arc<dyn EventSink>,
+    /// The wall time. Durations and deadlines are [`tokio::time`]'s.
+    pub clock: Arc<dyn Clock>,
+    /// Where random choices come from.
+    pub random: Arc<dyn RandomSource>,
 }
 
 /// A part with work of its own. The engine starts it at its phase, joins it, and stops parts in reverse order.

@@ -9,8 +9,8 @@ use std::time::Duration;
 use kubelet_core::jiff::Timestamp;
 use kubelet_core::k8s_openapi::api::core::v1::{ContainerRestartRule, ContainerRestartRuleOnExitCodes};
 use kubelet_core::{
-    CancellationToken, NodeContext, Runnable, RunnableError, SandboxState, StartPhase, StateDir, TokioClock,
-    async_trait,
+    CancellationToken, Event, EventSubject, EventType, NodeContext, Runnable, RunnableError, SandboxState, StartPhase,
+    StateDir, TokioClock, async_trait,
 };
 use kubelet_testing::{Action, FakeImage, FakeRuntime, FaultKind, Op, PodBuilder, Program, ProgramFor, Script};
 use tokio::time::{Instant, sleep};
@@ -116,6 +116,58 @@ async fn a_part_that_panics_shows_in_health_and_is_started_again() {
         let report = node.stop().await;
         assert!(report.in_flight.is_empty());
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
+}
+
+/// A part that keeps what it was given.
+#[derive(Debug, Default)]
+struct Curious(std::sync::Mutex<Option<NodeContext>>);
+
+#[async_trait]
+impl Runnable for Curious {
+    fn name(&self) -> &str {
+        "curious"
+    }
+    fn phase(&self) -> StartPhase {
+        StartPhase::Early
+    }
+    async fn run(&self, node: NodeContext, _stop: CancellationToken) -> Result<(), RunnableError> {
+        let event = Event::new(EventSubject::Node, EventType::Normal, "Curious", "a part has started");
+        node.events.record(event);
+        *self.0.lock().unwrap() = Some(node);
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_is_given_what_it_needs_of_its_node() {
+    let dir = tempfile::tempdir().unwrap();
+    for on_disk in [true, false] {
+        let (root, logs) = (dir.path().join("root"), dir.path().join("logs"));
+        let runtime = fake();
+        let curious = Arc::new(Curious::default());
+        let node = Node::start_with(&runtime, StateDir::in_memory(), |builder| {
+            let builder = builder.run(curious.clone());
+            if on_disk {
+                builder.root_dir(&root).pod_logs_dir(&logs)
+            } else {
+                builder
+            }
+        });
+        node.until("told", |node| node.events.count("Curious") == 1).await;
+        let given = curious.0.lock().unwrap().clone().unwrap();
+        assert_eq!(&*given.node_name, "node-1");
+        assert_eq!(given.root_dir.as_deref(), on_disk.then_some(&*root));
+        assert_eq!(given.pod_logs_dir.as_deref(), on_disk.then_some(&*logs));
+        assert_eq!(given.clock.now().as_second() / 1000, 1_700_000);
+        assert_ne!(given.random.next_u64(), given.random.next_u64());
+        node.pods
+            .set(vec![PodBuilder::new("p").uid("u").container("app", |c| c).build()])
+            .await
+            .unwrap();
+        node.running("p").await;
+        assert!(given.handle.pod(&"u".into()).is_some());
+        node.stop().await;
     }
 }
 
