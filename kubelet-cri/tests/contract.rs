@@ -19,7 +19,16 @@ async fn connect((endpoint, logs): &Place) -> (CriRuntime, RuntimeFixture) {
     let exits = move |code: i32| sh(&format!("exit {code}"));
     let fixture = RuntimeFixture::new(logs, forever, exits, ignores_term)
         .unstartable(Workload::image(BUSYBOX_IMAGE).command(["/no/such/program"]))
-        .exec(ExecCommands::shell());
+        .exec(ExecCommands::shell())
+        // These take a runtime that can be told what to do.
+        .not_shown(
+            "an_uncertain_call_may_still_happen",
+            "no call of a real runtime can be made late",
+        )
+        .not_shown(
+            "no_answer_is_never_an_empty_list",
+            "the suite goes on with the same containerd",
+        );
     (runtime, fixture)
 }
 
@@ -43,7 +52,14 @@ macro_rules! keeps_the_contract {
             static PLACE: OnceLock<Place> = OnceLock::new();
 
             async fn make() -> Option<(CriRuntime, RuntimeFixture)> {
-                Some(connect(PLACE.get()?).await)
+                let (runtime, fixture) = connect(PLACE.get()?).await;
+                let has_events = $version != Containerd::V1_6;
+                let fixture = if has_events {
+                    fixture
+                } else {
+                    fixture.not_shown("an_end_gives_a_hint", "containerd 1.6 has no events")
+                };
+                Some((runtime, fixture))
             }
 
             kubelet_testing::runtime_contract!(make, fn check);

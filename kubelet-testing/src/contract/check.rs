@@ -65,6 +65,9 @@ pub fn check_runtime<R: ContainerRuntime>(
         let Some((runtime, fixture)) = make().await else {
             return skip(name, "there is no runtime to check");
         };
+        if let Some(why) = fixture.why_not_shown(name) {
+            return say_skipped(name, why);
+        }
         let checked = catch(name, promise(&runtime, &fixture)).await;
         fixture.clean_up(&runtime).await;
         checked.unwrap_or_else(|panic| resume_unwind(panic));
@@ -110,15 +113,19 @@ pub fn check_images<I: ImageService>(
 }
 
 /// Says why a promise is not checked.
-#[expect(
-    clippy::print_stderr,
-    reason = "a skipped test says so where the test runner shows it"
-)]
 pub(crate) fn skip(name: &str, why: &str) {
     assert!(
         env::var(REQUIRE).as_deref() != Ok("1"),
         "{name} cannot be checked: {why}"
     );
+    say_skipped(name, why);
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a skipped test says so where the test runner shows it"
+)]
+fn say_skipped(name: &str, why: &str) {
     eprintln!("{name} is skipped: {why}");
 }
 

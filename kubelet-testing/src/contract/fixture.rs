@@ -141,6 +141,7 @@ pub struct RuntimeFixture {
     pub(crate) outage: Option<(Hook, Hook)>,
     pub(crate) next_create_outlives: Option<Hook>,
     pub(crate) handler: String,
+    not_shown: BTreeMap<&'static str, &'static str>,
     images: Option<Arc<dyn ImageService>>,
     shape: Box<dyn Fn(&mut SandboxConfig) + Send + Sync>,
     log_root: PathBuf,
@@ -186,6 +187,7 @@ impl RuntimeFixture {
             outage: None,
             next_create_outlives: None,
             handler: String::new(),
+            not_shown: BTreeMap::new(),
             images: None,
             shape: Box::new(|_| {}),
             log_root: log_root.into(),
@@ -260,6 +262,19 @@ impl RuntimeFixture {
     {
         self.next_create_outlives = Some(hook(move |()| arrange()));
         self
+    }
+
+    /// A promise, by the name of its check, that cannot be shown on this runtime, and why. It is skipped, also where
+    /// everything else is required.
+    #[must_use]
+    pub fn not_shown(mut self, promise: &'static str, why: &'static str) -> Self {
+        self.not_shown.insert(promise, why);
+        self
+    }
+
+    /// Why a promise is not shown.
+    pub(crate) fn why_not_shown(&self, promise: &str) -> Option<&'static str> {
+        self.not_shown.get(promise).copied()
     }
 
     /// A pod that no other test has, whose log folders exist.
