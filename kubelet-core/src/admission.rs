@@ -106,11 +106,17 @@ impl<'a> AdmitRequest<'a> {
 
 /// May this pod run here? Handlers form a chain; the first answer that is not [`Admission::Admit`] counts.
 ///
+/// Handlers are asked while the [`Ledger`] is locked: one that calls it, or takes a lock that others hold for long, holds
+/// up all pods. What an admitted pod holds is counted by the ledger, among the `others` of the next request.
+///
 /// # Contract
-/// - `admit` does not wait, take locks of others, call the [`Ledger`], or keep what it was asked: it may be asked again,
-///   in any order.
-/// - The same request gets the same answer until `changes` fires.
-/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile. A restored pod keeps what it holds.
+/// - `admit` does not wait, and may be asked by any thread, by several at once.
+/// - `admit` keeps nothing of what it was asked.
+/// - The same request gets the same answer until `changes` fires, whatever else is asked in between.
+/// - What it does not admit it answers with one CamelCase word and a sentence.
+/// - [`Admission::NotYet`] reserves nothing: later pods are admitted meanwhile.
+/// - A pod that it admits when it is new it admits as a restored one too, beside the same others on the same node.
+/// - `changes` fires when pods that were told [`Admission::NotYet`] are to be asked about again.
 ///
 /// # Examples
 /// A node that keeps pods off its own network:

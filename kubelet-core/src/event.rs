@@ -81,7 +81,10 @@ impl Event {
 /// Is told events. Aggregation, rate limits and delivery are the sink's.
 ///
 /// # Contract
-/// - `record` never blocks and never fails: what cannot be kept is dropped by the sink, which counts it.
+/// - `record` never blocks: what cannot be kept is dropped by the sink, which counts it.
+/// - It may be called by any thread, by several at once, inside a tokio runtime and outside.
+/// - It takes an event about anything, with any text.
+/// - What is recorded while the sink keeps up is heard on the other side, in order.
 pub trait EventSink: fmt::Debug + Send + Sync + 'static {
     /// Takes one event.
     fn record(&self, event: Event);

@@ -104,9 +104,16 @@ pub enum HttpError {
 ///
 /// # Contract
 /// - The whole exchange ends within the request's timeout, whatever the server does.
-/// - No more than the body limit is kept in memory.
-/// - Connections are not kept for later requests, and no proxy is used.
+/// - No more than the body limit is kept in memory, and what is cut is said to be truncated.
+/// - The head of an answer is bounded too: one without end is an error.
+/// - Connections are not kept for later requests.
+/// - No proxy is used, whatever the environment says.
 /// - Any status code is an answer; only the lack of one is an error.
+/// - What is no answer, or is cut off, is `Failed`: never an empty or a short body.
+/// - A request is sent as it is asked for; header names of its answer are in lower case.
+/// - A request that makes no sense is `BadRequest`, and nothing is sent.
+/// - As many redirects are followed as the request allows, each only to the same host name; the next one is the answer.
+/// - Requests may overlap each other.
 /// - Dropping the future ends the exchange.
 #[async_trait]
 pub trait HttpClient: fmt::Debug + Send + Sync + 'static {

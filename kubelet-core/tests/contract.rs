@@ -1,6 +1,8 @@
 //! The contract suites of `kubelet-testing` on what this crate has of each trait.
 
 mod contract {
+    mod admission;
+    mod events;
     mod objects;
     mod sources;
     mod status_sinks;

@@ -8,23 +8,30 @@
 //! fixture's patience says; none measures how long something took. What they wait for in vain, to see that it does not
 //! happen, they make sure of by something that must happen later.
 
+pub mod admission;
 mod check;
+pub mod events;
 mod fixture;
 pub mod generators;
 mod hook;
+pub mod http;
 pub mod images;
 pub mod objects;
 pub mod providers;
 pub mod runtime;
 pub mod sources;
 pub mod status_sinks;
+mod thread;
 
+pub use admission::AdmitFixture;
 #[cfg(feature = "containerd")]
 pub(crate) use check::skip;
-pub use check::{REQUIRE, check, check_images, check_provider, check_runtime};
+pub use check::{REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runtime};
+pub use events::EventFixture;
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;
 pub use hook::now;
+pub use http::HttpFixture;
 pub use objects::ObjectFixture;
 pub use providers::ProviderFixture;
 pub use sources::SourceFixture;

@@ -107,11 +107,28 @@ const SUITES: &[Suite] = &[
         of: Some((include_str!("../../kubelet-core/src/source.rs"), "PodSource")),
     },
     Suite {
+        files: &[include_str!("../src/contract/admission.rs")],
+        of: Some((include_str!("../../kubelet-core/src/admission.rs"), "AdmitHandler")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/events.rs")],
+        of: Some((include_str!("../../kubelet-core/src/event.rs"), "EventSink")),
+    },
+    Suite {
         files: &[include_str!("../src/contract/generators.rs")],
         of: Some((
             include_str!("../../kubelet-core/src/pleg.rs"),
             "PodLifecycleEventGenerator",
         )),
+    },
+    Suite {
+        files: &[
+            include_str!("../src/contract/http.rs"),
+            include_str!("../src/contract/http/answers.rs"),
+            include_str!("../src/contract/http/limits.rs"),
+            include_str!("../src/contract/http/proxy.rs"),
+        ],
+        of: Some((include_str!("../../kubelet-core/src/http.rs"), "HttpClient")),
     },
     Suite {
         files: &[
@@ -189,7 +206,9 @@ fn each_suite_runs_every_promise_that_is_written() {
             .map(str::trim)
             .collect();
         for (name, _) in promises(suite) {
-            assert!(listed.contains(&name.as_str()), "{name} is in no suite");
+            let own = format!("fn {name}() {{");
+            let runs = listed.iter().any(|line| *line == name || *line == own);
+            assert!(runs, "{name} is in no suite");
         }
     }
 }

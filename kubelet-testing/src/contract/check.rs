@@ -3,13 +3,16 @@
 use std::env;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use kubelet_core::{ContainerRuntime, ImageService, PodProvider, RuntimeError, error_chain};
+use kubelet_core::{AdmitHandler, ContainerRuntime, EventSink, ImageService, PodProvider, RuntimeError, error_chain};
 use tokio::runtime::Builder;
 use tokio::time::{self, Instant};
 
+use crate::contract::admission::AdmitFixture;
+use crate::contract::events::EventFixture;
 use crate::contract::fixture::{ImageFixture, RuntimeFixture};
 use crate::contract::providers::ProviderFixture;
 
@@ -32,6 +35,41 @@ pub fn check<T, F>(name: &str, make: impl AsyncFnOnce() -> Option<(T, F)>, promi
         let kept = catch(name, promise(&checked, &fixture)).await;
         kept.unwrap_or_else(|panic| resume_unwind(panic));
     });
+}
+
+/// Checks one promise of [`AdmitHandler`], as [`check`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_admission<H: AdmitHandler>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(H, AdmitFixture)>,
+    promise: impl AsyncFnOnce(&Arc<dyn AdmitHandler>, &AdmitFixture),
+) {
+    // Shared, so that a call which waits for ever can be left behind on its thread.
+    let make = async || {
+        make()
+            .await
+            .map(|(handler, fixture)| (Arc::new(handler) as Arc<dyn AdmitHandler>, fixture))
+    };
+    check(name, make, promise);
+}
+
+/// Checks one promise of [`EventSink`], as [`check`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_events<S: EventSink>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(S, EventFixture)>,
+    promise: impl AsyncFnOnce(&Arc<dyn EventSink>, &EventFixture),
+) {
+    let make = async || {
+        make()
+            .await
+            .map(|(sink, fixture)| (Arc::new(sink) as Arc<dyn EventSink>, fixture))
+    };
+    check(name, make, promise);
 }
 
 /// Makes one test of each promise of a suite.

@@ -42,6 +42,14 @@ pub(crate) enum Given<T> {
 }
 
 impl<T> Given<T> {
+    /// It, if it is there.
+    pub(crate) fn here(&self) -> Option<&T> {
+        match self {
+            Self::Here(it) => Some(it),
+            Self::Unsaid | Self::Never => None,
+        }
+    }
+
     /// It, if it is there. Says why a promise is not checked if the fixture should have said.
     pub(crate) fn or_skip(&self, promise: &str, lacks: &str) -> Option<&T> {
         match self {

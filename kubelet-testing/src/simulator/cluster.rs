@@ -206,3 +206,26 @@ impl AdmitHandler for Gatekeeper {
         Some(changes.boxed())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kubelet_core::NodeView;
+
+    use super::{Gatekeeper, HOLD, REJECT};
+    use crate::PodBuilder;
+    use crate::contract::{AdmitFixture, now};
+
+    async fn gatekeeper() -> Option<(Gatekeeper, AdmitFixture)> {
+        let gate = Gatekeeper::new();
+        gate.set(false);
+        let opens = gate.clone();
+        let fixture = AdmitFixture::new(NodeView::new("node"), &PodBuilder::new("plain").build())
+            .rejected(&PodBuilder::new("rejected").label(REJECT, "").build())
+            .held_back(&PodBuilder::new("held").label(HOLD, "").build(), move || {
+                now(|| opens.set(true))
+            });
+        Some((gate, fixture))
+    }
+
+    crate::admit_contract!(gatekeeper);
+}

@@ -169,7 +169,7 @@ holds! { generators:
 
 /// With little patience, since what is broken is often waited for in vain.
 fn with(fault: Fault) -> impl AsyncFnOnce() -> Option<(Plain, GeneratorFixture)> {
-    patient(fault, Duration::from_secs(1))
+    patient(fault, Duration::from_secs(2))
 }
 
 faults! { generators:

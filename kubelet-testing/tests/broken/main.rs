@@ -4,7 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
 
+mod admission;
+mod events;
 mod generators;
+mod http;
 mod objects;
 mod providers;
 mod sources;

@@ -162,7 +162,7 @@ fn with(fault: Fault) -> impl AsyncFnOnce() -> Option<(Broken, ProviderFixture)>
             .outage(move || now(|| down.go_down()), move || now(|| up.come_up()))
             .foreign(foreign)
             .hints()
-            .patience(Duration::from_secs(1));
+            .patience(Duration::from_secs(2));
         let broken = Broken {
             fake,
             fault,

@@ -121,7 +121,7 @@ kubelet_testing::status_sink_contract!(sound);
 
 /// With little patience, since what is broken is often waited for in vain.
 fn with(fault: Fault) -> impl AsyncFnOnce() -> Option<(Memory, StatusSinkFixture)> {
-    async move || Some(memory(fault, Duration::from_secs(1)))
+    async move || Some(memory(fault, Duration::from_secs(2)))
 }
 
 faults! { status_sinks:
