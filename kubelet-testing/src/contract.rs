@@ -24,9 +24,7 @@ pub mod status_sinks;
 mod thread;
 
 pub use admission::AdmitFixture;
-#[cfg(feature = "containerd")]
-pub(crate) use check::skip;
-pub use check::{REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runtime};
+pub use check::{REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runtime, skip};
 pub use events::EventFixture;
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;

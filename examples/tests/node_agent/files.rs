@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use crate::harness::{Node, skip, sleeper};
+use kubelet_testing::contract::skip;
+
+use crate::harness::{Node, sleeper};
 
 const HOURLY: [&str; 2] = ["--period", "3600"];
 
@@ -49,7 +51,7 @@ fn a_file_that_is_edited_with_vim_is_followed() {
         command.status().is_ok_and(|status| status.success())
     };
     let Some(vim) = ["vim.tiny", "vi", "vim"].iter().find(has) else {
-        return skip("vim is not installed");
+        return skip("a_file_that_is_edited_with_vim_is_followed", "vim is not installed");
     };
     let mut node = node_with_pod();
     // Once as vim does where it keeps the file, and once where it writes another one.

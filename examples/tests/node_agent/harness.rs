@@ -16,15 +16,6 @@ use tempfile::TempDir;
 pub(crate) use self::processes::ended;
 pub(crate) use self::program::Program;
 
-/// Prints why a test is skipped; fails where nothing may be.
-pub(crate) fn skip(reason: &str) {
-    assert!(
-        std::env::var_os("KUBELET_TEST_REQUIRE").is_none_or(|value| value != "1"),
-        "{reason}"
-    );
-    println!("skipped: {reason}");
-}
-
 /// A pod of one process that goes on, and has its version in its environment.
 pub(crate) fn sleeper(name: &str, version: &str) -> String {
     pod(

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Node, pod, skip, sleeper};
+use kubelet_testing::contract::skip;
+
+use crate::harness::{Node, pod, sleeper};
 
 const NOBODY: u32 = 65534;
 
@@ -25,7 +27,10 @@ fn an_ordinary_user_runs_pods_but_not_as_root() {
     );
     if rustix::process::geteuid().is_root() {
         if Command::new("setpriv").arg("--version").output().is_err() {
-            return skip("setpriv, which starts the agent as another user, is not installed");
+            return skip(
+                "an_ordinary_user_runs_pods_but_not_as_root",
+                "setpriv, which starts the agent as another user, is not installed",
+            );
         }
         fs::set_permissions(node.path(""), PermissionsExt::from_mode(0o755)).unwrap();
         fs::create_dir(node.root()).unwrap();

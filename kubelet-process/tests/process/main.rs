@@ -1,9 +1,5 @@
 //! The runtime on real processes. Every test ends what it started.
-#![expect(
-    clippy::expect_used,
-    clippy::print_stderr,
-    reason = "helpers of tests fail by panicking, and say what they skip"
-)]
+#![expect(clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
 mod contract;
 mod exec;

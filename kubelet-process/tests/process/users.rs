@@ -6,6 +6,7 @@ use std::process::Command;
 
 use kubelet_core::{ContainerConfig, ContainerRuntime, ExecRequest, ImageRef, ImageService, Mount, PullRequest};
 use kubelet_core::{IgnoreProgress, RuntimeError};
+use kubelet_testing::contract::skip;
 
 use crate::harness::{BOTH, Mode, Node};
 
@@ -16,16 +17,13 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says why a test does nothing, unless that is forbidden.
-fn skip(reason: &str) {
-    assert!(std::env::var_os("KUBELET_TEST_REQUIRE").is_none(), "{reason}");
-    eprintln!("skipped: {reason}");
-}
-
 #[tokio::test]
 async fn a_container_runs_as_the_user_that_it_asks_for() {
     if !is_root() {
-        return skip("changing the user needs root");
+        return skip(
+            "a_container_runs_as_the_user_that_it_asks_for",
+            "changing the user needs root",
+        );
     }
     for mode in BOTH {
         let node = Node::start(mode).await;
@@ -54,7 +52,10 @@ async fn a_container_runs_as_the_user_that_it_asks_for() {
 #[test]
 fn an_ordinary_user_needs_no_root() {
     if !is_root() {
-        return skip("all tests run as an ordinary user already");
+        return skip(
+            "an_ordinary_user_needs_no_root",
+            "all tests run as an ordinary user already",
+        );
     }
     let program = std::env::current_exe().unwrap();
     // Where the program lies may be closed to others.
@@ -68,7 +69,10 @@ fn an_ordinary_user_needs_no_root() {
         .status()
         .unwrap();
     if !reachable.success() {
-        return skip("the test program cannot be reached by others");
+        return skip(
+            "an_ordinary_user_needs_no_root",
+            "the test program cannot be reached by others",
+        );
     }
     let ended = Command::new(program)
         .args([
@@ -89,7 +93,10 @@ fn an_ordinary_user_needs_no_root() {
 #[tokio::test]
 async fn a_folder_is_a_root_file_system_with_its_mounts() {
     if !is_root() {
-        return skip("root file systems need root");
+        return skip(
+            "a_folder_is_a_root_file_system_with_its_mounts",
+            "root file systems need root",
+        );
     }
     for mode in BOTH {
         let node = Node::start(mode).await;

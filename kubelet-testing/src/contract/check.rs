@@ -16,7 +16,8 @@ use crate::contract::events::EventFixture;
 use crate::contract::fixture::{ImageFixture, RuntimeFixture};
 use crate::contract::providers::ProviderFixture;
 
-/// The environment variable that makes a suite fail, where it is `1`, instead of skipping what it cannot run.
+/// The environment variable that makes a test fail, where it is `1`, instead of skipping what it cannot run. Any other value
+/// counts as none.
 pub const REQUIRE: &str = "KUBELET_TEST_REQUIRE";
 
 /// How long one promise may take: far more than any needs, so that a call that hangs fails instead of hanging the test.
@@ -150,11 +151,14 @@ pub fn check_images<I: ImageService>(
     });
 }
 
-/// Says why a promise is not checked.
-pub(crate) fn skip(name: &str, why: &str) {
+/// Says why something is not tested here: because the machine lacks it, say.
+///
+/// # Panics
+/// If [`REQUIRE`] is `1`: then nothing may be skipped.
+pub fn skip(name: &str, why: &str) {
     assert!(
         env::var(REQUIRE).as_deref() != Ok("1"),
-        "{name} cannot be checked: {why}"
+        "{name} must not be skipped: {why}"
     );
     say_skipped(name, why);
 }
