@@ -6,6 +6,7 @@ use kubelet_core::{CancellationToken, ChannelSource, Containers, Kubelet, NodeFi
 use kubelet_pleg::GenericPleg;
 use kubelet_process::{ProcessRuntime, Settings};
 use kubelet_testing::PodBuilder;
+use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let supervisor = kubelet_process::init(); // first of all
@@ -26,15 +27,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 .command(["/bin/sh", "-c", "while date; do sleep 1; done"])
         });
         pods.set(vec![pod.build()]).await?;
+        let mut interrupt = signal(SignalKind::interrupt())?; // before anybody can press Ctrl-C
         println!("the pod's log is below {}", dir.join("logs").display());
         let stop = CancellationToken::new();
         let asked = stop.clone();
-        let (report, signal) = tokio::join!(kubelet.run(stop), async move {
-            let signal = tokio::signal::ctrl_c().await;
+        let (report, ()) = tokio::join!(kubelet.run(stop), async move {
+            interrupt.recv().await;
             asked.cancel();
-            signal
         });
-        signal?;
         println!("{:?}", report?);
         Ok(())
     })

@@ -32,6 +32,22 @@ fn the_virtual_node_shows_its_pods_as_running() {
 }
 
 #[test]
+fn the_embedded_kubelet_ends_with_ctrl_c_from_its_first_line_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_embed"));
+    command.env("TMPDIR", dir.path());
+    let mut program = Program::start(command);
+    program.line("the pod's log is below");
+    program.signal(Signal::INT);
+    let (status, said) = program.rest();
+    assert!(status.success(), "{status}: {said:?}");
+    assert!(
+        said.last().is_some_and(|line| line.starts_with("StopReport")),
+        "{said:?}"
+    );
+}
+
+#[test]
 fn the_readme_shows_the_example_as_it_is() {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = |path: &str| fs::read_to_string(package.join(path)).unwrap();
