@@ -13,6 +13,9 @@ use tar::{Builder, EntryType, Header};
 /// The mode of a folder that is made only because something is put into it.
 const FOLDER: u32 = 0o755;
 
+/// Where content is, by its digest.
+const BLOBS: &str = "blobs/sha256";
+
 /// An image as an OCI archive: layers from what the test says, and the config that goes with them.
 ///
 /// The same image has the same bytes and digests each time it is written. A clone is a base for the next image, with
@@ -173,11 +176,36 @@ impl OciArchive {
         fs::write(path, self.to_bytes()?)
     }
 
+    /// Writes what is in the archive into a folder, as an OCI image layout.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or a path cannot be one in an archive.
+    pub fn write_layout(&self, folder: impl AsRef<Path>) -> io::Result<()> {
+        let folder = folder.as_ref();
+        fs::create_dir_all(folder.join(BLOBS))?;
+        self.files()?
+            .into_iter()
+            .try_for_each(|(path, content)| fs::write(folder.join(path), content))
+    }
+
     /// The archive's bytes.
     ///
     /// # Errors
     /// If a path cannot be one in an archive.
     pub fn to_bytes(&self) -> io::Result<Vec<u8>> {
+        let mut archive = Builder::new(Vec::new());
+        for (path, content) in self.files()? {
+            let mut header = Header::new_gnu();
+            header.set_mode(0o644);
+            header.set_mtime(0);
+            header.set_size(content.len() as u64);
+            archive.append_data(&mut header, path, &content[..])?;
+        }
+        archive.into_inner()
+    }
+
+    /// What the archive has, by path.
+    fn files(&self) -> io::Result<Vec<(String, Vec<u8>)>> {
         let mut blobs = Blobs::default();
         let mut layers = Vec::new();
         for layer in &self.layers {
@@ -202,13 +230,17 @@ impl OciArchive {
             "mediaType": "application/vnd.oci.image.index.v1+json",
             "manifests": [manifest],
         });
-        let mut archive = Builder::new(Vec::new());
-        put(&mut archive, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-        put(&mut archive, "index.json", &serde_json::to_vec(&index)?)?;
-        for (digest, blob) in &blobs.by_digest {
-            put(&mut archive, &format!("blobs/sha256/{digest}"), blob)?;
-        }
-        archive.into_inner()
+        let mut files = vec![
+            ("oci-layout".to_owned(), br#"{"imageLayoutVersion":"1.0.0"}"#.to_vec()),
+            ("index.json".to_owned(), serde_json::to_vec(&index)?),
+        ];
+        files.extend(
+            blobs
+                .by_digest
+                .into_iter()
+                .map(|(digest, blob)| (format!("{BLOBS}/{digest}"), blob)),
+        );
+        Ok(files)
     }
 
     fn add(mut self, path: &str, mode: u32, kind: Kind) -> Self {
@@ -304,14 +336,6 @@ fn layer_tar(layer: &Layer) -> io::Result<Vec<u8>> {
         }
     }
     archive.into_inner()
-}
-
-fn put(archive: &mut Builder<Vec<u8>>, path: &str, content: &[u8]) -> io::Result<()> {
-    let mut header = Header::new_gnu();
-    header.set_mode(0o644);
-    header.set_mtime(0);
-    header.set_size(content.len() as u64);
-    archive.append_data(&mut header, path, content)
 }
 
 /// A path as archives have it: without its leading slash.

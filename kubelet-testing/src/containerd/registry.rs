@@ -128,21 +128,25 @@ impl PrivateRegistry {
     /// [`ComponentError::Failed`] if it cannot be written or is refused.
     pub async fn push(&self, image: &OciArchive, name: &str, tag: &str) -> Result<String, ComponentError> {
         let reference = format!("{}/{name}:{tag}", self.address);
-        let archive = self.folder.join(format!("push-{}-{tag}.tar", name.replace('/', "-")));
+        let layout = self.folder.join(format!("push-{}-{tag}", name.replace('/', "-")));
         let mut command = Command::new(&self.skopeo);
         command
             .args(["--insecure-policy", "copy", "--quiet", "--dest-tls-verify=false"])
             .arg(format!("--dest-creds={USER}:{PASSWORD}"))
-            .arg(format!("oci-archive:{}", archive.display()))
+            // Not the archive, which it would unpack as root only.
+            .arg(format!("oci:{}", layout.display()))
             .arg(format!("docker://{reference}"))
-            // It unpacks the archive on its way.
-            .env("TMPDIR", &self.folder);
+            // It must not follow what a user has configured.
+            .env("HOME", &self.folder)
+            .env_remove("XDG_CONFIG_HOME")
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("REGISTRY_AUTH_FILE");
         let image = image.clone();
         blocking(move || {
-            let at = || format!("write {}", archive.display());
-            image.write(&archive).map_err(ComponentError::io(at()))?;
+            let at = || format!("write {}", layout.display());
+            image.write_layout(&layout).map_err(ComponentError::io(at()))?;
             output(&mut command)?;
-            fs::remove_file(&archive).map_err(ComponentError::io(at()))
+            fs::remove_dir_all(&layout).map_err(ComponentError::io(at()))
         })
         .await?;
         Ok(reference)
