@@ -4,6 +4,7 @@ mod archive;
 mod command;
 mod components;
 mod config;
+mod containers;
 mod error;
 mod folder;
 mod images;

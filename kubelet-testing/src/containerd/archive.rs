@@ -295,7 +295,7 @@ struct Blobs {
 impl Blobs {
     /// Adds a blob and answers its descriptor.
     fn add(&mut self, media_type: &str, blob: Vec<u8>) -> Value {
-        let digest: String = Sha256::digest(&blob).iter().map(|byte| format!("{byte:02x}")).collect();
+        let digest = hex(&Sha256::digest(&blob));
         let descriptor = json!({
             "mediaType": media_type,
             "digest": format!("sha256:{digest}"),
@@ -336,6 +336,11 @@ fn layer_tar(layer: &Layer) -> io::Result<Vec<u8>> {
         }
     }
     archive.into_inner()
+}
+
+/// A digest as it is written.
+pub(crate) fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A path as archives have it: without its leading slash.

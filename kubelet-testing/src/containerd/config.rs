@@ -5,6 +5,9 @@ use std::path::Path;
 use crate::containerd::components::{CNI_PLUGINS, Containerd};
 use crate::containerd::images::PAUSE_IMAGE;
 
+/// The namespace in which the CRI of containerd has what it has.
+pub(crate) const NAMESPACE: &str = "k8s.io";
+
 /// Where an instance has what it has, below its folder.
 pub(crate) const ROOT: &str = "root";
 pub(crate) const STATE: &str = "state";

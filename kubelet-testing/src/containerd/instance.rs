@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::containerd::archive::OciArchive;
 use crate::containerd::command::{blocking, output, path_with, tail};
 use crate::containerd::components::{Components, Containerd};
-use crate::containerd::config::{NETWORKS, ROOT, SOCKET, STATE, config};
+use crate::containerd::config::{NAMESPACE, NETWORKS, ROOT, SOCKET, STATE, config};
 use crate::containerd::error::ComponentError;
 use crate::containerd::folder::Lock;
 use crate::containerd::images::{BUSYBOX_IMAGE, PAUSE_IMAGE};
@@ -19,9 +19,6 @@ use crate::containerd::leftovers::{remove, remove_leftovers};
 use crate::containerd::network::Network;
 use crate::containerd::unary;
 use crate::contract::skip;
-
-/// The namespace in which the CRI of containerd has what it has.
-const NAMESPACE: &str = "k8s.io";
 
 /// How long a start may take: far more than any needs, so that what hangs fails instead of hanging the test.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -227,7 +224,7 @@ impl PrivateContainerd {
         };
         network.create()?;
         let networks = instance.folder.join(NETWORKS);
-        let conflist = network.conflist(&instance.folder.join("addresses"));
+        let conflist = network.conflist(&instance.folder);
         for (path, text) in [
             (networks.join("10-pods.conflist"), conflist.to_string()),
             (instance.folder.join("config.toml"), config(version, &instance.folder)),

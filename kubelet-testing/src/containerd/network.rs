@@ -1,17 +1,24 @@
 //! A pod network of an instance's own: a bridge, addresses, and what is left of them on the machine.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha512};
 
+use crate::containerd::archive::hex;
 use crate::containerd::command::{find, output_with_input, run};
 use crate::containerd::error::ComponentError;
 use crate::containerd::folder::Lock;
 
 /// The file in an instance's folder that says which network it has.
 const FILE: &str = "network";
+
+/// The folder below an instance's in which addresses are remembered.
+const ADDRESSES: &str = "addresses";
 
 /// Where the CNI library remembers what it has set up, whatever the configuration says.
 const RESULTS: &str = "/var/lib/cni/results";
@@ -77,8 +84,8 @@ impl Network {
         Ok(())
     }
 
-    /// The configuration for CNI; `data` is where addresses are remembered.
-    pub(crate) fn conflist(self, data: &Path) -> Value {
+    /// The configuration for CNI, which remembers addresses in `folder`.
+    pub(crate) fn conflist(self, folder: &Path) -> Value {
         json!({
             "cniVersion": "1.0.0",
             "name": self.name(),
@@ -91,7 +98,7 @@ impl Network {
                     "hairpinMode": true,
                     "ipam": {
                         "type": "host-local",
-                        "dataDir": data,
+                        "dataDir": folder.join(ADDRESSES),
                         "ranges": [[{ "subnet": self.subnet(), "gateway": self.gateway() }]],
                         "routes": [{ "dst": "0.0.0.0/0" }],
                     },
@@ -101,12 +108,26 @@ impl Network {
         })
     }
 
-    /// Removes all that it has on the machine. Nothing of it may be in use.
-    pub(crate) fn remove(self) -> Result<(), ComponentError> {
-        let ports = self.remove_host_ports();
+    /// Removes all that it has on the machine, for `folder`. Nothing of it may be in use.
+    pub(crate) fn remove(self, folder: &Path) -> Result<(), ComponentError> {
+        let pods = self.pods(folder);
+        let ports = self.remove_host_ports(&pods);
         let links = self.remove_links();
-        let results = self.remove_results();
+        let results = self.remove_results(&pods);
         ports.and(links).and(results)
+    }
+
+    /// The pods that have an address. It is given before all else, and taken back last.
+    pub(crate) fn pods(self, folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder.join(ADDRESSES).join(self.name()))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let addresses = entries.filter(|entry| entry.file_name().to_string_lossy().parse::<IpAddr>().is_ok());
+        let texts = addresses.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+        texts
+            .filter_map(|text| Some(text.lines().next()?.trim().to_owned()))
+            .collect()
     }
 
     /// Removes the bridge and all that is plugged into it, which takes the pods' ends along.
@@ -128,11 +149,11 @@ impl Network {
     }
 
     /// Removes the chains that send host ports to its pods.
-    fn remove_host_ports(self) -> Result<(), ComponentError> {
+    fn remove_host_ports(self, pods: &[String]) -> Result<(), ComponentError> {
         let Ok(save) = find("iptables-save", "iptables") else {
             return Ok(());
         };
-        let rules = removal(&run(&save, ["-t", "nat"])?, &self.name());
+        let rules = removal(&run(&save, ["-t", "nat"])?, &self.name(), pods);
         if rules.is_empty() {
             return Ok(());
         }
@@ -142,7 +163,7 @@ impl Network {
     }
 
     /// Removes what the CNI library remembers of its pods.
-    fn remove_results(self) -> Result<(), ComponentError> {
+    fn remove_results(self, pods: &[String]) -> Result<(), ComponentError> {
         let own = format!("{}-", self.name());
         let names: Vec<String> = fs::read_dir(RESULTS)
             .into_iter()
@@ -150,16 +171,12 @@ impl Network {
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
-        let pods: Vec<&str> = names
-            .iter()
-            .filter_map(|name| name.strip_prefix(&own)?.strip_suffix("-eth0"))
-            .collect();
         for name in &names {
             // The loopback of a pod is remembered under a network name that all instances share.
             let loopback = name
                 .strip_prefix("cni-loopback-")
                 .and_then(|rest| rest.strip_suffix("-lo"));
-            if name.starts_with(&own) || loopback.is_some_and(|pod| pods.contains(&pod)) {
+            if name.starts_with(&own) || loopback.is_some_and(|id| pods.iter().any(|pod| pod == id)) {
                 let path = Path::new(RESULTS).join(name);
                 fs::remove_file(&path).map_err(ComponentError::io(format!("remove {}", path.display())))?;
             }
@@ -208,26 +225,32 @@ fn removal_of_shared(saved: &str) -> String {
     format!("*nat\n{rules}COMMIT\n")
 }
 
-/// What `iptables-restore` must be told to remove a network's host ports, from what `iptables-save` says.
-fn removal(saved: &str, network: &str) -> String {
+/// What `iptables-restore` must be told to remove the host ports of a network and of pods, from what `iptables-save` says.
+fn removal(saved: &str, network: &str, pods: &[String]) -> String {
     let of_network = format!(r#"name: \"{network}\""#);
     let mut rules = String::new();
-    let mut chains = String::new();
+    let mut chains = BTreeSet::new();
     for line in saved.lines().filter(|line| line.contains(&of_network)) {
         let chain = line.rsplit_once(" -j ").map(|(_, chain)| chain.trim());
         if let (Some(rule), Some(chain)) = (line.strip_prefix(&format!("-A {PORTS} ")), chain) {
             rules.push_str(&format!("-D {PORTS} {rule}\n"));
-            // Two protocols have two rules, and one chain.
-            let removed = format!("-F {chain}\n-X {chain}\n");
-            if !chains.contains(&removed) {
-                chains.push_str(&removed);
-            }
+            chains.insert(chain.to_owned());
         }
     }
-    if rules.is_empty() {
-        return rules;
+    // A plugin that was killed may have made a chain and no rule that leads to it.
+    let made = |chain: &String| saved.lines().any(|line| line.starts_with(&format!(":{chain} ")));
+    chains.extend(pods.iter().flat_map(|pod| chains_of(network, pod)).filter(made));
+    if chains.is_empty() {
+        return String::new();
     }
+    let chains: String = chains.iter().map(|chain| format!("-F {chain}\n-X {chain}\n")).collect();
     format!("*nat\n{rules}{chains}COMMIT\n")
+}
+
+/// The names of a pod's chains as the plugin makes them, each of 28 letters.
+fn chains_of(network: &str, pod: &str) -> [String; 2] {
+    let hash = hex(&Sha512::digest(format!("{network}{pod}")));
+    ["CNI-DN-", "CNI-SN-"].map(|kind| format!("{kind}{}", &hash[..28 - kind.len()]))
 }
 
 #[cfg(test)]
@@ -251,8 +274,16 @@ COMMIT
 -X CNI-DN-1
 COMMIT
 "#;
-        assert_eq!(removal(saved, "kubetest1"), expected);
-        assert_eq!(removal(saved, "kubetest2"), "");
+        assert_eq!(removal(saved, "kubetest1", &[]), expected);
+        assert_eq!(removal(saved, "kubetest2", &["b".to_owned()]), "");
+    }
+
+    #[test]
+    fn chains_of_a_pod_to_which_nothing_leads_are_removed() {
+        let pod = "c082a07d4319947be889713bf5ec81620f95fc444fab2bf53e3d7b5c5fefbd4f";
+        let saved = "*nat\n:CNI-DN-cc13f46f14df5eb02dd9e - [0:0]\n:CNI-DN-other - [0:0]\nCOMMIT\n";
+        let expected = "*nat\n-F CNI-DN-cc13f46f14df5eb02dd9e\n-X CNI-DN-cc13f46f14df5eb02dd9e\nCOMMIT\n";
+        assert_eq!(removal(saved, "kt8", &[pod.to_owned()]), expected);
     }
 
     #[test]

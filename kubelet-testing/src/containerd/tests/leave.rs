@@ -12,7 +12,8 @@ use crate::containerd::processes;
 #[derive(Debug)]
 pub(super) struct Traces {
     folder: PathBuf,
-    network: String,
+    /// The bridge, by name and index: another instance may take the name at once.
+    bridge: (PathBuf, String),
     /// Processes, by id and start.
     processes: Vec<(u32, u64)>,
     /// Ends of pods' networks.
@@ -37,7 +38,8 @@ impl Traces {
         let of_folder = processes::of(folder);
         let own = network_of("self");
         let namespaces: BTreeSet<String> = of_folder.iter().map(|pid| network_of(&pid.to_string())).collect();
-        let links = entries(&PathBuf::from(format!("/sys/class/net/{network}/brif")));
+        let bridge = Path::new("/sys/class/net").join(network);
+        let links = entries(&bridge.join("brif"));
         let traces = Self {
             processes: of_folder
                 .iter()
@@ -54,7 +56,7 @@ impl Traces {
                 .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
                 .collect(),
             folder: folder.to_owned(),
-            network: network.to_owned(),
+            bridge: (bridge.clone(), index_of(&bridge)),
         };
         assert!(!traces.processes.is_empty(), "{traces:?}");
         assert!(!traces.links.is_empty(), "{traces:?}");
@@ -82,23 +84,34 @@ impl Traces {
         let mounts = mounts();
         let folder = self.folder.display().to_string();
         assert!(!mounts.contains(&folder), "a mount is left of {folder}: {mounts}");
+        // What other instances have may have the number of a namespace by now.
+        let others = processes::of(self.folder.parent().unwrap());
         for namespace in &self.namespaces {
-            assert!(!mounts.contains(namespace), "{namespace} is mounted: {mounts}");
+            let mut foreign = mounts.lines().filter(|line| !line.contains("/kubelet-test-"));
+            assert!(
+                !foreign.any(|line| line.contains(namespace)),
+                "{namespace} is mounted: {mounts}"
+            );
             let all = entries(Path::new("/proc"))
                 .into_iter()
-                .filter_map(|path| path.file_name()?.to_str().map(str::to_owned));
-            let users: Vec<String> = all.filter(|pid| network_of(pid) == *namespace).collect();
-            assert_eq!(users, [""; 0], "{namespace} has processes");
+                .filter_map(|path| path.file_name()?.to_str()?.parse().ok());
+            let users: Vec<u32> = all
+                .filter(|pid: &u32| network_of(&pid.to_string()) == *namespace)
+                .collect();
+            assert!(
+                users.iter().all(|pid| others.contains(pid)),
+                "{namespace} has processes: {users:?}"
+            );
         }
-        let bridge = Path::new("/sys/class/net").join(&self.network);
-        for link in self.links.iter().chain([&bridge]) {
+        for link in &self.links {
             assert!(!link.exists(), "{} is left", link.display());
         }
+        let (bridge, index) = &self.bridge;
+        assert_ne!(index_of(bridge), *index, "{} is left", bridge.display());
         let rules = rules();
-        assert!(
-            !rules.contains(&format!(r#"\"{}\""#, self.network)),
-            "rules are left: {rules}"
-        );
+        for container in &self.containers {
+            assert!(!rules.contains(container), "rules are left: {rules}");
+        }
         for result in entries(Path::new("/var/lib/cni/results")) {
             let name = result.file_name().unwrap().to_string_lossy().into_owned();
             let ours = self.containers.iter().any(|container| name.contains(container));
@@ -124,6 +137,11 @@ fn mounts() -> String {
 fn rules() -> String {
     let output = Command::new("iptables-save").args(["-t", "nat"]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// The number of a link; none has an empty one.
+fn index_of(link: &Path) -> String {
+    fs::read_to_string(link.join("ifindex")).unwrap_or_default()
 }
 
 fn network_of(process: &str) -> String {
