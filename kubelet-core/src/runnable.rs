@@ -72,9 +72,10 @@ pub struct NodeContext {
 /// A part with work of its own. The engine starts it at its phase, joins it, and stops parts in reverse order.
 ///
 /// # Contract
-/// - `run` returns soon after `stop` is cancelled.
+/// - Its name is not empty; name and phase stay what they are.
+/// - `run` returns soon after `stop` is cancelled, also if that was before the call, and then with `Ok`.
 /// - It may be called again after it returned an error.
-/// - `Ok` before `stop` means that the part's work is done.
+/// - `Ok` before `stop` means that the part's work is done. That it is done cannot be checked from outside.
 #[async_trait]
 pub trait Runnable: fmt::Debug + Send + Sync + 'static {
     /// What logs and health call it.

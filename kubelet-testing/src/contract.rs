@@ -18,13 +18,16 @@ pub mod http;
 pub mod images;
 pub mod objects;
 pub mod providers;
+pub mod runnables;
 pub mod runtime;
 pub mod sources;
 pub mod status_sinks;
 mod thread;
 
 pub use admission::AdmitFixture;
-pub use check::{REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runtime, skip};
+pub use check::{
+    REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runnable, check_runtime, skip,
+};
 pub use events::EventFixture;
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;
@@ -32,5 +35,6 @@ pub use hook::now;
 pub use http::HttpFixture;
 pub use objects::ObjectFixture;
 pub use providers::ProviderFixture;
+pub use runnables::RunnableFixture;
 pub use sources::SourceFixture;
 pub use status_sinks::StatusSinkFixture;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use kubelet_core::{AdmitHandler, ContainerRuntime, EventSink, ImageService, PodProvider, RuntimeError, error_chain};
+use kubelet_core::{
+    AdmitHandler, ContainerRuntime, EventSink, ImageService, PodProvider, Runnable, RuntimeError, error_chain,
+};
 use tokio::runtime::Builder;
 use tokio::time::{self, Instant};
 
@@ -15,6 +17,7 @@ use crate::contract::admission::AdmitFixture;
 use crate::contract::events::EventFixture;
 use crate::contract::fixture::{ImageFixture, RuntimeFixture};
 use crate::contract::providers::ProviderFixture;
+use crate::contract::runnables::RunnableFixture;
 
 /// The environment variable that makes a test fail, where it is `1`, instead of skipping what it cannot run. Any other value
 /// counts as none.
@@ -69,6 +72,23 @@ pub fn check_events<S: EventSink>(
         make()
             .await
             .map(|(sink, fixture)| (Arc::new(sink) as Arc<dyn EventSink>, fixture))
+    };
+    check(name, make, promise);
+}
+
+/// Checks one promise of [`Runnable`], as [`check`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_runnable<R: Runnable>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(R, RunnableFixture)>,
+    promise: impl AsyncFnOnce(&Arc<dyn Runnable>, &RunnableFixture),
+) {
+    let make = async || {
+        make()
+            .await
+            .map(|(part, fixture)| (Arc::new(part) as Arc<dyn Runnable>, fixture))
     };
     check(name, make, promise);
 }

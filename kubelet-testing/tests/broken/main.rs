@@ -10,6 +10,7 @@ mod generators;
 mod http;
 mod objects;
 mod providers;
+mod runnables;
 mod sources;
 mod status_sinks;
 
