@@ -1,32 +1,14 @@
 //! The generator that relists.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use futures::future::BoxFuture;
-use futures::stream::FuturesUnordered;
-use kubelet_core::{
-    CancellationToken, Clock, ContainerRuntime, MetricSet, PlegContext, PlegError, PlegHealth,
-    PodLifecycleEventGenerator, PodObservation, PodUid, RelistRequest, RelistRequests, RuntimeError, Scope, Seq,
-};
-use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use kubelet_core::{CancellationToken, MetricSet, PlegContext, PlegError, PodLifecycleEventGenerator};
 
-use crate::hints::{Hint, Hints};
-use crate::look::{Lists, inspect, list};
 use crate::metrics::Metrics;
-use crate::pods::{Found, Pods};
+use crate::pace::Pace;
+use crate::relister::run;
 use crate::settings::GenericPlegSettings;
-
-/// How soon after the end of a relist an unscheduled one may begin: a runtime that loses hints all the time is not
-/// listed all the time.
-const UNSCHEDULED_GAP: Duration = Duration::from_millis(100);
-/// From how many pods to look at on, looking at everything is cheaper.
-const MANY: usize = 32;
 
 /// Looks at everything once in a period, at single pods when asked, and at a pod at once when the runtime hints at it.
 ///
@@ -54,71 +36,8 @@ impl GenericPleg {
 #[async_trait]
 impl PodLifecycleEventGenerator for GenericPleg {
     async fn run(&self, cx: PlegContext, stop: CancellationToken) -> Result<(), PlegError> {
-        cx.health.set_threshold(self.settings.health_threshold);
-        let PlegContext {
-            cache, mut requests, ..
-        } = cx;
-        let mut hints = Hints::new(cx.runtime.clone(), cx.random);
-        let mut relister = Relister {
-            settings: &self.settings,
-            metrics: &self.metrics,
-            runtime: cx.runtime,
-            health: cx.health,
-            clock: cx.clock,
-            pods: Pods::new(cache, cx.signals, &self.metrics),
-            asked: BTreeMap::new(),
-            line: VecDeque::new(),
-            alone: BTreeSet::new(),
-            due: Instant::now(),
-            ended: None,
-            begun: None,
-            again: false,
-            failing: false,
-        };
-        let mut relist: Option<BoxFuture<'static, Relisted>> = None;
-        let mut looks: FuturesUnordered<BoxFuture<'static, Looked>> = FuturesUnordered::new();
-        let mut inspections: FuturesUnordered<BoxFuture<'static, Inspected>> = FuturesUnordered::new();
-        loop {
-            while let Some(look) = relister.next_look(&mut requests) {
-                looks.push(look);
-            }
-            while let Some(inspection) = relister.next_inspection() {
-                inspections.push(inspection);
-            }
-            // Everything that runs is polled here and dropped on return: only reads, so nothing is left half done.
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep_until(relister.due), if relist.is_none() => {
-                    relist = Some(relister.relist(&mut requests));
-                }
-                relisted = running(&mut relist) => {
-                    relist = None;
-                    relister.relisted(relisted);
-                }
-                Some(looked) = looks.next() => relister.looked(looked),
-                Some(inspected) = inspections.next() => {
-                    relister.pods.inspected(&inspected.uid, &inspected.found, inspected.outcome);
-                }
-                request = requests.next() => {
-                    let since = relister.pods.begin();
-                    relister.take_request(request, since);
-                    relister.take_requests(&mut requests, since);
-                    if relist.is_none() && relister.asked.len() > MANY {
-                        relister.relist_soon();
-                    }
-                }
-                hint = hints.next() => match hint {
-                    Hint::Look(uid) => {
-                        let since = relister.pods.begin();
-                        relister.ask(uid, since);
-                    }
-                    // One under way may have listed before what was missed happened.
-                    Hint::LookAtAll if relist.is_some() => relister.again = true,
-                    Hint::LookAtAll => relister.relist_soon(),
-                },
-            }
-        }
+        run(&self.settings, Pace::even(&self.settings), &self.metrics, cx, stop).await;
+        Ok(())
     }
 
     fn health_threshold(&self) -> Duration {
@@ -127,177 +46,5 @@ impl PodLifecycleEventGenerator for GenericPleg {
 
     fn collect(&self, metrics: &mut MetricSet) {
         self.metrics.collect(metrics);
-    }
-}
-
-/// Waits for the relist under way; for ever where there is none.
-async fn running(relist: &mut Option<BoxFuture<'static, Relisted>>) -> Relisted {
-    match relist {
-        Some(relist) => relist.await,
-        None => std::future::pending().await,
-    }
-}
-
-struct Relisted {
-    at: Seq,
-    begun: Instant,
-    outcome: Result<Lists, RuntimeError>,
-}
-
-struct Looked {
-    uid: PodUid,
-    at: Seq,
-    begun: Instant,
-    outcome: Result<Lists, RuntimeError>,
-}
-
-struct Inspected {
-    uid: PodUid,
-    found: Found,
-    outcome: Result<PodObservation, RuntimeError>,
-}
-
-/// When to look at what.
-struct Relister<'a> {
-    settings: &'a GenericPlegSettings,
-    metrics: &'a Metrics,
-    runtime: Arc<dyn ContainerRuntime>,
-    health: PlegHealth,
-    clock: Arc<dyn Clock>,
-    pods: Pods<'a>,
-    /// The pods to look at alone, with the time of the newest wish, and the order in which they wait.
-    asked: BTreeMap<PodUid, Seq>,
-    line: VecDeque<PodUid>,
-    /// The pods that are being looked at alone.
-    alone: BTreeSet<PodUid>,
-    /// When the next look at everything begins, unless one runs.
-    due: Instant,
-    /// When the last one ended, and began.
-    ended: Option<Instant>,
-    begun: Option<Instant>,
-    /// Whether another one follows the running one without waiting for the period.
-    again: bool,
-    /// Whether the last one failed, so that a lasting fault is told once.
-    failing: bool,
-}
-
-impl Relister<'_> {
-    /// The begin of a look, which grants all wishes made before it: those not taken yet are taken now. In this order, so
-    /// that whoever asks for an inspection and then takes a mark never gets a look without one.
-    fn begin(&mut self, requests: &mut RelistRequests) -> Seq {
-        let since = self.pods.begin();
-        let at = self.pods.begin();
-        self.take_requests(requests, since);
-        at
-    }
-
-    fn take_requests(&mut self, requests: &mut RelistRequests, since: Seq) {
-        while let Some(request) = requests.try_next() {
-            self.take_request(request, since);
-        }
-    }
-
-    fn take_request(&mut self, request: RelistRequest, since: Seq) {
-        if request.reinspect {
-            self.pods.force(&request.uid, since);
-        }
-        self.ask(request.uid, since);
-    }
-
-    fn ask(&mut self, uid: PodUid, since: Seq) {
-        if self.asked.insert(uid.clone(), since).is_none() {
-            self.line.push_back(uid);
-        }
-    }
-
-    /// The next look at one pod, if one is asked for and may run. A pod is looked at once at a time, so that a wish which
-    /// comes during a look is granted by the next one.
-    fn next_look(&mut self, requests: &mut RelistRequests) -> Option<BoxFuture<'static, Looked>> {
-        if self.alone.len() >= self.settings.max_parallel.get() {
-            return None;
-        }
-        let place = self.line.iter().position(|uid| !self.alone.contains(uid))?;
-        let uid = self.line.remove(place)?;
-        let (at, begun) = (self.begin(requests), Instant::now());
-        // Only now: what `begin` took is granted by this look.
-        self.asked.remove(&uid);
-        self.alone.insert(uid.clone());
-        let (runtime, timeout) = (self.runtime.clone(), self.settings.list_timeout);
-        Some(Box::pin(async move {
-            let outcome = list(&*runtime, Scope::Pod(&uid), timeout).await;
-            Looked {
-                uid,
-                at,
-                begun,
-                outcome,
-            }
-        }))
-    }
-
-    fn looked(&mut self, looked: Looked) {
-        self.alone.remove(&looked.uid);
-        self.pods.looked_at_one(&looked.uid, looked.at, looked.outcome);
-        self.metrics.looked_at_one(looked.begun.elapsed());
-    }
-
-    fn next_inspection(&mut self) -> Option<BoxFuture<'static, Inspected>> {
-        let (uid, found) = self.pods.next_to_inspect(self.settings.max_parallel.get())?;
-        let (runtime, timeout) = (self.runtime.clone(), self.settings.inspect_timeout);
-        Some(Box::pin(async move {
-            let outcome = inspect(&*runtime, &uid, &found.sandboxes, &found.containers, timeout).await;
-            Inspected { uid, found, outcome }
-        }))
-    }
-
-    fn relist_soon(&mut self) {
-        let earliest = self.ended.map_or(self.due, |ended| ended + UNSCHEDULED_GAP);
-        self.due = self.due.min(earliest);
-    }
-
-    fn relist(&mut self, requests: &mut RelistRequests) -> BoxFuture<'static, Relisted> {
-        let (at, begun) = (self.begin(requests), Instant::now());
-        let before = self.begun.replace(begun);
-        self.metrics
-            .begun(self.clock.now(), before.map(|before| begun - before));
-        let (runtime, timeout) = (self.runtime.clone(), self.settings.list_timeout);
-        Box::pin(async move {
-            let outcome = list(&*runtime, Scope::All, timeout).await;
-            Relisted { at, begun, outcome }
-        })
-    }
-
-    fn relisted(&mut self, relisted: Relisted) {
-        let Relisted { at, begun, outcome } = relisted;
-        match outcome {
-            Ok(lists) => {
-                self.pods.looked_at_all(at, lists);
-                // Wishes older than this look are granted by it.
-                self.asked.retain(|_, since| *since > at);
-                self.line.retain(|uid| self.asked.contains_key(uid));
-                self.health.looked(begun);
-                self.metrics.looked_at_all(begun.elapsed());
-                if std::mem::take(&mut self.failing) {
-                    info!("the runtime can be listed again");
-                }
-            }
-            Err(error) => {
-                self.health.failed(&error);
-                self.pods.cannot_look(&error);
-                let error = &error as &dyn Error;
-                if std::mem::replace(&mut self.failing, true) {
-                    debug!(error, "the runtime still cannot be listed");
-                } else {
-                    warn!(error, "the runtime cannot be listed");
-                }
-            }
-        }
-        let now = Instant::now();
-        self.ended = Some(now);
-        self.due = now + self.settings.period;
-        let again = std::mem::take(&mut self.again) || self.asked.len() > MANY;
-        // A runtime that does not answer is not asked more often for that.
-        if again && !self.failing {
-            self.relist_soon();
-        }
     }
 }

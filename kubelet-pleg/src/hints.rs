@@ -19,6 +19,12 @@ const LAST_DELAY: Duration = Duration::from_secs(30);
 pub(crate) enum Hint {
     Look(PodUid),
     LookAtAll,
+    /// Hints come from now on; whether some may have been missed.
+    Connected {
+        gap: bool,
+    },
+    /// None come until the next connection.
+    Cut,
 }
 
 /// Receives hints and reconnects with back-off.
@@ -75,10 +81,11 @@ impl Hints {
                 Some(Ok(RuntimeHint::Lost)) => return Hint::LookAtAll,
                 Some(Ok(RuntimeHint::Ready)) => {
                     self.delay = FIRST_DELAY;
-                    if std::mem::take(&mut self.gap) {
+                    let gap = std::mem::take(&mut self.gap);
+                    if gap {
                         info!("runtime events are back");
-                        return Hint::LookAtAll;
                     }
+                    return Hint::Connected { gap };
                 }
                 // A kind of hint that is not known here tells at least that something happened.
                 Some(Ok(_)) => return Hint::LookAtAll,
@@ -86,10 +93,23 @@ impl Hints {
                     debug!("the runtime sends no events");
                     self.stream = Stream::Unsupported;
                 }
-                Some(Err(error)) => self.reconnect(Some(&error)),
-                None => self.reconnect(None),
+                Some(Err(error)) => {
+                    self.reconnect(Some(&error));
+                    return Hint::Cut;
+                }
+                None => {
+                    self.reconnect(None);
+                    return Hint::Cut;
+                }
             }
         }
+    }
+
+    /// Opens another stream, since this one does not tell of what happens.
+    pub(crate) fn is_deaf(&mut self) {
+        self.gap = true;
+        self.stream = Stream::Waiting(Instant::now() + jittered(self.delay, 0.5, &*self.random));
+        self.delay = (self.delay * 2).min(LAST_DELAY);
     }
 
     fn reconnect(&mut self, error: Option<&RuntimeError>) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kubelet_core::jiff::Timestamp;
-use kubelet_core::{Gauge, Histogram, MetricSet, MetricValue};
+use kubelet_core::{Counter, Gauge, Histogram, MetricSet, MetricValue};
 
 use crate::record::{CONTAINER_STATES, Tally};
 
@@ -16,6 +16,8 @@ pub(crate) struct Metrics {
     last_seen: Gauge,
     running_pods: Gauge,
     containers: [Gauge; CONTAINER_STATES.len()],
+    connections: Counter,
+    cuts: Counter,
 }
 
 impl Metrics {
@@ -58,6 +60,30 @@ impl Metrics {
         {
             gauge.add(i64::from(new) - i64::from(old));
         }
+    }
+
+    /// Events flow.
+    pub(crate) fn connected(&self) {
+        self.connections.increment();
+    }
+
+    /// Events were cut off, or could not be had.
+    pub(crate) fn cut(&self) {
+        self.cuts.increment();
+    }
+
+    /// What only a generator tells that relies on events.
+    pub(crate) fn collect_connections(&self, metrics: &mut MetricSet) {
+        metrics.counter(
+            "kubelet_evented_pleg_connection_success_count",
+            "The number of times a streaming client was obtained to receive CRI Events.",
+            &self.connections,
+        );
+        metrics.counter(
+            "kubelet_evented_pleg_connection_error_count",
+            "The number of errors encountered during the establishment of streaming connection with the CRI runtime.",
+            &self.cuts,
+        );
     }
 
     pub(crate) fn collect(&self, metrics: &mut MetricSet) {

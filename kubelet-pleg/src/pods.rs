@@ -70,6 +70,8 @@ pub(crate) struct Pods<'a> {
     asked_line: VecDeque<PodUid>,
     relist_line: VecDeque<PodUid>,
     inspecting: BTreeMap<PodUid, Inspecting>,
+    /// The pods in which looks have found a change since this was last asked for.
+    changed: Vec<PodUid>,
 }
 
 impl<'a> Pods<'a> {
@@ -86,7 +88,13 @@ impl<'a> Pods<'a> {
             asked_line: VecDeque::new(),
             relist_line: VecDeque::new(),
             inspecting: BTreeMap::new(),
+            changed: Vec::new(),
         }
+    }
+
+    /// The pods in which looks have found a change since the last call.
+    pub(crate) fn take_changed(&mut self) -> Vec<PodUid> {
+        std::mem::take(&mut self.changed)
     }
 
     /// A point in the order of looks: taken before a look, and for a wish.
@@ -145,8 +153,8 @@ impl<'a> Pods<'a> {
         self.cache.cannot_look(why);
     }
 
-    /// A look at one pod, begun `at`, has ended.
-    pub(crate) fn looked_at_one(&mut self, uid: &PodUid, at: Seq, outcome: Result<Lists, RuntimeError>) {
+    /// A look at one pod, begun `at`, has ended. Answers whether it is settled, or waits for the next look.
+    pub(crate) fn looked_at_one(&mut self, uid: &PodUid, at: Seq, outcome: Result<Lists, RuntimeError>) -> bool {
         match outcome {
             Ok(Lists {
                 mut sandboxes,
@@ -156,13 +164,15 @@ impl<'a> Pods<'a> {
                 sandboxes.retain(|sandbox| sandbox.pod_uid == *uid);
                 containers.retain(|container| container.pod_uid == *uid);
                 self.compare(uid, at, &sandboxes, &containers, Urgency::Asked);
+                true
             }
             // A younger look succeeded meanwhile, so that nobody waits for this one.
-            Err(_) if self.is_outdated(uid, at) => {}
+            Err(_) if self.is_outdated(uid, at) => true,
             Err(error) => {
                 warn!(error = &error as &dyn Error, pod_uid = %uid, "cannot look at a pod");
                 self.cache.put(uid, at, Err(error));
                 self.force(uid, at);
+                false
             }
         }
     }
@@ -195,6 +205,9 @@ impl<'a> Pods<'a> {
         let was_absent = std::mem::replace(&mut record.absent, absent);
         if absent {
             let nothing_new = was_absent && record.shows_nothing() && !forced;
+            if !was_absent {
+                self.changed.push(uid.clone());
+            }
             record.gone();
             self.vanished(uid, at, urgency, nothing_new);
             return;
@@ -206,6 +219,9 @@ impl<'a> Pods<'a> {
                 self.cache.unchanged(uid, at);
             }
             return;
+        }
+        if !forced && !self.waiting.contains_key(uid) && !record.shows(fingerprint) {
+            self.changed.push(uid.clone());
         }
         self.cache.stale(uid, at);
         let mut found = Found {
@@ -285,15 +301,22 @@ impl<'a> Pods<'a> {
         None
     }
 
-    /// The inspection of what was found has ended.
-    pub(crate) fn inspected(&mut self, uid: &PodUid, found: &Found, outcome: Result<PodObservation, RuntimeError>) {
+    /// The inspection of what was found has ended. Answers whether the matter is settled, or waits for the next look.
+    pub(crate) fn inspected(
+        &mut self,
+        uid: &PodUid,
+        found: &Found,
+        outcome: Result<PodObservation, RuntimeError>,
+    ) -> bool {
         let Some(Inspecting { void, mut next, .. }) = self.inspecting.remove(uid) else {
-            return;
+            return true;
         };
+        let mut settled = true;
         match outcome {
             _ if void => {}
             Ok(seen) => {
                 let shown = Fingerprint::of_observation(&seen);
+                settled = shown == found.fingerprint;
                 self.records
                     .entry(uid.clone())
                     .or_default()
@@ -310,6 +333,7 @@ impl<'a> Pods<'a> {
             Err(error) => {
                 warn!(error = &error as &dyn Error, pod_uid = %uid, "cannot inspect a pod");
                 self.cache.put(uid, found.at, Err(error));
+                settled = false;
                 if next.is_none() {
                     self.force(uid, found.at);
                 }
@@ -318,5 +342,6 @@ impl<'a> Pods<'a> {
         if let Some(next) = next {
             self.enqueue(uid, next);
         }
+        settled
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers of the generic generator.
+//! Numbers of the generators.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -30,6 +30,32 @@ impl Default for GenericPlegSettings {
             max_parallel: PARALLEL,
             list_timeout: Duration::from_secs(120),
             inspect_timeout: Duration::from_secs(120),
+        }
+    }
+}
+
+/// Numbers of [`EventedPleg`](crate::EventedPleg).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EventedPlegSettings {
+    /// How long after the end of a relist the next one begins while events flow. Default: 5 min, as in kubelet 1.36.
+    pub period: Duration,
+    /// How old the last good relist may be while events flow, counted from its begin, before the node counts as unhealthy.
+    /// Default: 10 min, as in kubelet 1.36.
+    pub health_threshold: Duration,
+    /// How long an event may come after the change that it tells of was found by a look. Default: 10 s.
+    pub deaf_after: Duration,
+    /// What holds while no events flow, and the numbers that have nothing to do with events.
+    pub without_events: GenericPlegSettings,
+}
+
+impl Default for EventedPlegSettings {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_secs(300),
+            health_threshold: Duration::from_secs(600),
+            deaf_after: Duration::from_secs(10),
+            without_events: GenericPlegSettings::default(),
         }
     }
 }

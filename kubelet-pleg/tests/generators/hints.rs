@@ -9,7 +9,7 @@ use crate::node::{Node, ms};
 use crate::runtime::{HintResult, Scripted};
 
 /// A runtime that can be connected to this often, with the ends that send.
-fn with_streams(pods: usize, streams: usize) -> (Scripted, Vec<mpsc::Sender<HintResult>>) {
+pub(crate) fn with_streams(pods: usize, streams: usize) -> (Scripted, Vec<mpsc::Sender<HintResult>>) {
     let runtime = Scripted::with_pods(pods);
     let mut senders = Vec::new();
     for _ in 0..streams {

@@ -16,7 +16,7 @@ use crate::runtime::Scripted;
 
 pub(crate) struct Node {
     pub(crate) runtime: Arc<Scripted>,
-    pub(crate) pleg: Arc<GenericPleg>,
+    pub(crate) pleg: Arc<dyn PodLifecycleEventGenerator>,
     pub(crate) cache: PodStatusCache,
     pub(crate) ask: RelistRequester,
     pub(crate) health: PlegHealth,
@@ -27,10 +27,10 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(runtime: Scripted) -> Self {
-        Self::start_with(Arc::new(runtime), Arc::default())
+        Self::start_with(Arc::new(runtime), Arc::new(GenericPleg::default()))
     }
 
-    pub(crate) fn start_with(runtime: Arc<Scripted>, pleg: Arc<GenericPleg>) -> Self {
+    pub(crate) fn start_with(runtime: Arc<Scripted>, pleg: Arc<dyn PodLifecycleEventGenerator>) -> Self {
         let (writer, cache) = pod_status_cache();
         let (ask, requests) = relist_requests();
         let (signals, woken) = pod_signals();
