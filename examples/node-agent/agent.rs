@@ -9,7 +9,7 @@ use kubelet_core::{
     RuntimeParts, Settings, StatusChange, StopReport, SystemClock,
 };
 use kubelet_cri::CriRuntime;
-use kubelet_pleg::GenericPleg;
+use kubelet_pleg::EventedPleg;
 use kubelet_process::{ProcessRuntime, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
@@ -132,7 +132,7 @@ async fn build(
         // Room for the usual grace of 30 s.
         settings.stop_within = Duration::from_secs(60);
     }
-    let mut builder = Kubelet::builder(node_name, Containers::new(runtime, GenericPleg::default()))
+    let mut builder = Kubelet::builder(node_name, Containers::new(runtime, EventedPleg::default()))
         .source(FileSource::new(&folders.manifests).period(args.period))
         .fit(fit)
         .root_dir(&folders.root)

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use kubelet_pleg::GenericPleg;
+use kubelet_pleg::{EventedPleg, GenericPleg};
 use kubelet_testing::{FaultKind, Simulation, SimulationReport, SimulationSettings};
 
 /// How many seeds are run where nothing else is said.
@@ -33,7 +33,12 @@ fn simulate(seed: u64, trace_lines: usize) -> SimulationReport {
     let mut settings = SimulationSettings::default();
     settings.trace_lines = trace_lines;
     settings.idle_hour = seed.is_multiple_of(8);
-    Simulation::new(seed, settings).run(GenericPleg::default)
+    let simulation = Simulation::new(seed, settings);
+    if seed.is_multiple_of(2) {
+        simulation.run(EventedPleg::default)
+    } else {
+        simulation.run(GenericPleg::default)
+    }
 }
 
 #[derive(Default)]
