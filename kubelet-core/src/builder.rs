@@ -17,6 +17,7 @@ use crate::event::{EventSink, TracingEvents};
 use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
+use crate::image_gc::{ImageCollector, ImageGcPolicy};
 use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
 use crate::logs::{LogPaths, LogRotation};
 use crate::metrics::MetricSource;
@@ -76,6 +77,14 @@ pub enum BuildError {
         /// What is wrong with it.
         why: String,
     },
+    /// Images could not be collected as asked for.
+    #[error("image garbage collection: {field}: {why}")]
+    ImageGc {
+        /// The field of [`ImageGcPolicy`].
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A folder is relative, so that it would change with the working directory.
     #[error("{what} {path} is not an absolute path")]
     RelativePath {
@@ -117,6 +126,7 @@ pub struct KubeletBuilder {
     seccomp_default: bool,
     settings: Settings,
     log_rotation: LogRotation,
+    image_gc: ImageGcPolicy,
     on_stop: OnStop,
 }
 
@@ -146,6 +156,7 @@ impl KubeletBuilder {
             seccomp_default: false,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
+            image_gc: ImageGcPolicy::default(),
             on_stop: OnStop::LeavePods,
         }
     }
@@ -295,6 +306,12 @@ impl KubeletBuilder {
         self
     }
 
+    /// When unused images are removed. Default: as kubelet 1.36, from 85 % of the disk in use on.
+    pub fn image_gc(mut self, policy: ImageGcPolicy) -> Self {
+        self.image_gc = policy;
+        self
+    }
+
     /// What becomes of the pods when the kubelet stops. Default: they go on.
     pub fn on_stop(mut self, on_stop: OnStop) -> Self {
         self.on_stop = on_stop;
@@ -318,6 +335,9 @@ impl KubeletBuilder {
                 name: self.node_name.clone(),
                 why,
             });
+        }
+        if let Some((field, why)) = self.image_gc.fault() {
+            return Err(BuildError::ImageGc { field, why });
         }
         if let Place::Disk { root, pod_logs } = &self.place {
             for (what, path) in [("root directory", root), ("pod log directory", pod_logs)] {
@@ -375,6 +395,10 @@ impl KubeletBuilder {
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
         let ledger = Arc::new(Ledger::new(self.handlers(), Arc::new(view)));
+        let images = match &self.backend.0 {
+            Kind::Containers(containers) => Some(containers.parts.images.clone()),
+            Kind::WholePods(_) => None,
+        };
         let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
             Kind::Containers(containers) => {
                 let node = NodeParts {
@@ -432,6 +456,12 @@ impl KubeletBuilder {
                 period: self.settings.log_check_period,
                 timeout: self.settings.runtime_request_timeout,
             });
+        let image_collector = images.map(|images| ImageCollector {
+            images,
+            policy: self.image_gc.clone(),
+            is_local: files == NodeFiles::Disk,
+            metrics: Arc::default(),
+        });
         let threshold = generator
             .as_ref()
             .map_or(std::time::Duration::from_secs(180), |generator| {
@@ -485,6 +515,7 @@ impl KubeletBuilder {
             pleg_health: pleg_health.clone(),
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
+            image_gc: image_collector.as_ref().map(|collector| collector.metrics.clone()),
         });
         let node = NodeContext {
             node_name,
@@ -503,6 +534,7 @@ impl KubeletBuilder {
                 config,
                 observer,
                 log_rotator,
+                image_collector,
                 sources: self.sources,
                 sinks: self.status_sinks,
                 parts: self.parts,

@@ -5,7 +5,7 @@
 
 mod requests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{oneshot, watch};
@@ -330,6 +330,23 @@ impl PodStatusCache {
             .entries
             .get(uid)
             .is_some_and(|entry| entry.stale.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
+    }
+
+    /// The images of all containers, under every name that their statuses have for them. Nothing while a pod could not be
+    /// inspected: what it uses is not known.
+    pub(crate) fn images_in_use(&self) -> Option<BTreeSet<String>> {
+        let state = lock(&self.state);
+        let mut names = BTreeSet::new();
+        for entry in state.entries.values() {
+            for container in &entry.seen.as_ref().ok()?.containers {
+                for name in [&container.image, &container.image_ref] {
+                    if !names.contains(name) {
+                        names.insert(name.clone());
+                    }
+                }
+            }
+        }
+        Some(names)
     }
 
     /// Whether everything has been looked at once.

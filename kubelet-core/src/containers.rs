@@ -37,6 +37,7 @@ pub(crate) use resolver::NodeDns;
 pub(crate) use security::SecurityDefaults;
 
 use images::ImageManager;
+pub(crate) use images::normalized;
 use memory::PodMemory;
 
 /// Runs pods as containers: over a runtime, its images, and a generator that looks at it.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 use crate::engine::{Command, Gate, PartHealth, Shared, Stage};
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::{ContainerId, PodUid};
+use crate::image_gc::GcMetrics;
 use crate::logs::{LogError, LogLiveness, LogOptions, LogReader};
 use crate::metrics::{MetricSet, MetricSource, MetricValue};
 use crate::observation::{ObservedContainer, PodObservation};
@@ -138,6 +139,7 @@ pub(crate) struct HandleParts {
     pub(crate) pleg_health: PlegHealth,
     pub(crate) part_health: PartHealth,
     pub(crate) metric_sources: Vec<Arc<dyn MetricSource>>,
+    pub(crate) image_gc: Option<Arc<GcMetrics>>,
 }
 
 /// A handle to a kubelet. A cheap clone, good before, while and after it runs.
@@ -379,6 +381,9 @@ impl KubeletHandle {
         }
         if let Some(generator) = &self.parts.generator {
             generator.collect(&mut metrics);
+        }
+        if let Some(images) = &self.parts.image_gc {
+            images.collect(&mut metrics);
         }
         self.parts.shared.ledger.collect(&mut metrics);
         self.parts.shared.statuses.collect(&mut metrics);

@@ -23,6 +23,7 @@ use crate::engine::{
 };
 use crate::handle::KubeletHandle;
 use crate::ids::PodUid;
+use crate::image_gc::ImageCollector;
 use crate::pleg::{PlegContext, PlegError, PlegHealth, PodLifecycleEventGenerator};
 use crate::provider::PodProvider;
 use crate::runnable::{NodeContext, Runnable, RunnableError};
@@ -94,6 +95,8 @@ pub(crate) struct RunParts {
     pub(crate) observer: Observer,
     /// Nothing where no logs are on disk, or others look after them.
     pub(crate) log_rotator: Option<LogRotator>,
+    /// Nothing where whole pods are handed on.
+    pub(crate) image_collector: Option<ImageCollector>,
     pub(crate) sources: Vec<Arc<dyn PodSource>>,
     pub(crate) sinks: Vec<Arc<dyn StatusSink>>,
     pub(crate) parts: Vec<Arc<dyn Runnable>>,
@@ -228,6 +231,16 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         tasks.spawn(
             async move {
                 rotating.await;
+                Ended::Other
+            }
+            .in_current_span(),
+        );
+    }
+    if let Some(collector) = parts.image_collector {
+        let collecting = collector.run(shared.clone(), ready.clone(), stop_rest.clone());
+        tasks.spawn(
+            async move {
+                collecting.await;
                 Ended::Other
             }
             .in_current_span(),

@@ -22,7 +22,9 @@ pub use config::{
     Namespaces, PortMapping, PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
 };
 pub use error::RuntimeError;
-pub use image::{IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest};
+pub use image::{
+    IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, ImageSpace, PullProgress, PullRequest,
+};
 pub use info::{CgroupDriver, NETWORK_READY, RUNTIME_READY, RuntimeCondition, RuntimeHandler, RuntimeInfo};
 pub use labels::{ContainerAnnotations, annotation, label};
 pub use record::{ContainerRecord, ContainerState, SandboxRecord, SandboxState};

@@ -13,6 +13,7 @@ use crate::client::{Client, answer, within};
 use crate::convert::{image_record, image_spec};
 use crate::error::Op;
 use crate::runtime::CriRuntime;
+use crate::sandbox_image::pin_sandbox_image;
 
 /// Where images and the writable layers of containers are.
 pub(crate) async fn filesystems(client: &Client) -> Result<ImageFilesystems, RuntimeError> {
@@ -75,6 +76,7 @@ impl ImageService for CriRuntime {
         for image in said.images {
             records.push(image_record(image).map_err(|why| op.bad_answer(why))?);
         }
+        pin_sandbox_image(&self.client, &mut records).await;
         Ok(records)
     }
 

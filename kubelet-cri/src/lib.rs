@@ -8,6 +8,7 @@ mod events;
 mod images;
 mod lists;
 mod runtime;
+mod sandbox_image;
 mod settings;
 
 pub use connect::ConnectError;

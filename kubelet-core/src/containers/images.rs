@@ -44,7 +44,7 @@ pub(super) struct PresentImage {
 }
 
 /// The reference to look for: `:latest` is implied where there is neither tag nor digest.
-fn normalized(asked: &str) -> ImageRef {
+pub(crate) fn normalized(asked: &str) -> ImageRef {
     let name = asked.rsplit('/').next().unwrap_or(asked);
     if name.contains([':', '@']) {
         ImageRef::new(asked)

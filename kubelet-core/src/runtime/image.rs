@@ -120,6 +120,29 @@ pub struct ImageFilesystems {
     pub images: Vec<PathBuf>,
     /// Folders that hold writable layers.
     pub containers: Vec<PathBuf>,
+    /// How much room there is for images, where the service knows better than the folders' file system on this machine.
+    pub space: Option<ImageSpace>,
+}
+
+/// How much room a file system has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageSpace {
+    /// All of it, in bytes.
+    pub capacity_bytes: u64,
+    /// What can still be used, in bytes.
+    pub available_bytes: u64,
+}
+
+impl ImageSpace {
+    /// So much in all, and so much left.
+    #[must_use]
+    pub fn new(capacity_bytes: u64, available_bytes: u64) -> Self {
+        Self {
+            capacity_bytes,
+            available_bytes,
+        }
+    }
 }
 
 /// Presence, pulls and removal of images. Credentials are chosen by core's image manager and handed in.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::{
-    ContainerConfig, ContainerId, ContainerStatus, ImageRecord, LinuxResources, RuntimeInfo, SandboxConfig, SandboxId,
-    SandboxStatus, Target,
+    ContainerConfig, ContainerId, ContainerStatus, ImageRecord, ImageSpace, LinuxResources, RuntimeInfo, SandboxConfig,
+    SandboxId, SandboxStatus, Target,
 };
 use tokio::time::Instant;
 
@@ -40,6 +40,17 @@ impl FakeRuntime {
     /// Makes an image present, with the names in the record.
     pub fn add_image(&self, image: ImageRecord) {
         self.lock().images.insert(image);
+    }
+
+    /// How much room the image service says that there is; nothing, as by default: it does not say.
+    pub fn set_image_space(&self, space: Option<ImageSpace>) {
+        self.lock().images.space = space;
+    }
+
+    /// The images that are present, by id.
+    #[must_use]
+    pub fn images(&self) -> Vec<ImageRecord> {
+        self.lock().images.present()
     }
 
     /// What `info` answers from now on.

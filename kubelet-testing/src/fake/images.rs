@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use kubelet_core::{
-    ImageFilesystems, ImageId, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest, RandomSource,
-    RuntimeError, SeededRandom, async_trait,
+    ImageFilesystems, ImageId, ImageRecord, ImageRef, ImageService, ImageSpace, PullProgress, PullRequest,
+    RandomSource, RuntimeError, SeededRandom, async_trait,
 };
 use tokio::time;
 
@@ -75,9 +75,14 @@ pub(crate) struct ImageStore {
     /// Images that nobody removed or scripted are present without a pull.
     pub(crate) all_present: bool,
     removed: BTreeSet<ImageId>,
+    pub(crate) space: Option<ImageSpace>,
 }
 
 impl ImageStore {
+    pub(crate) fn present(&self) -> Vec<ImageRecord> {
+        self.present.values().cloned().collect()
+    }
+
     pub(crate) fn script(&mut self, name: String, image: FakeImage) {
         self.scripts.insert(name, image);
     }
@@ -179,10 +184,8 @@ impl ImageService for FakeRuntime {
     }
 
     async fn list(&self) -> Result<Vec<ImageRecord>, RuntimeError> {
-        self.read(Op::ListImages, Subject::default(), |state| {
-            Ok(state.images.present.values().cloned().collect())
-        })
-        .await
+        self.read(Op::ListImages, Subject::default(), |state| Ok(state.images.present()))
+            .await
     }
 
     async fn pull(&self, req: PullRequest<'_>, progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
@@ -228,10 +231,11 @@ impl ImageService for FakeRuntime {
     }
 
     async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
-        self.read(Op::Filesystems, Subject::default(), |_| {
+        self.read(Op::Filesystems, Subject::default(), |state| {
             let mut found = ImageFilesystems::default();
             found.images.push(PathBuf::from("/var/lib/fake/images"));
             found.containers.push(PathBuf::from("/var/lib/fake/containers"));
+            found.space = state.images.space;
             Ok(found)
         })
         .await
