@@ -44,7 +44,7 @@ fn pod(name: &str, image: &str) -> PodBuilder {
     PodBuilder::new(name).container("app", |c| c.image(format!("registry.example/{image}:1")))
 }
 
-async fn start(runtime: &FakeRuntime, policy: ImageGcPolicy) -> Node {
+fn start(runtime: &FakeRuntime, policy: ImageGcPolicy) -> Node {
     let backend: Backend = Containers::new(runtime.clone(), GenericPleg::default()).into();
     Node::start_backend(backend, StateDir::in_memory(), |builder| builder.image_gc(policy))
 }
@@ -62,7 +62,7 @@ async fn a_full_disk_loses_the_longest_unused_images_until_there_is_room() {
     pinned.pinned = true;
     runtime.add_image(pinned);
     runtime.set_image_space(space(50));
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods
         .set(vec![pod("p", "used").build(), pod("q", "once").build()])
         .await
@@ -96,7 +96,7 @@ async fn a_full_disk_loses_the_longest_unused_images_until_there_is_room() {
 async fn no_more_goes_than_has_to() {
     let runtime = with_images(&[("a", 4), ("b", 4), ("c", 4)]);
     runtime.set_image_space(space(14));
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods.set(Vec::new()).await.unwrap();
     node.until("enough is gone", |_| left(&runtime).len() == 1).await;
     assert_eq!(left(&runtime), ["c"]);
@@ -106,7 +106,7 @@ async fn no_more_goes_than_has_to() {
 #[tokio::test(start_paused = true)]
 async fn while_there_is_room_nothing_is_asked() {
     let runtime = with_images(&[("a", 4)]);
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods.set(vec![pod("p", "a").build()]).await.unwrap();
     node.running("p").await;
     let asked = |runtime: &FakeRuntime| {
@@ -122,7 +122,7 @@ async fn while_there_is_room_nothing_is_asked() {
 async fn an_image_that_a_pod_names_stays_although_no_container_has_it_yet() {
     let runtime = with_images(&[("init", 4), ("later", 4), ("unused", 1)]);
     runtime.set_image_space(space(10));
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     let waits = pod("p", "later").init("first", |c| c.image("registry.example/init:1").args(["run-for=3600s"]));
     node.pods.set(vec![waits.build()]).await.unwrap();
     node.until("the unused one is gone", |_| left(&runtime) == ["init", "later"])
@@ -144,7 +144,7 @@ async fn an_image_that_a_pod_names_stays_although_no_container_has_it_yet() {
 async fn images_that_have_just_come_stay_for_a_while() {
     let runtime = with_images(&[("old", 1)]);
     runtime.set_image_space(space(10));
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods.set(Vec::new()).await.unwrap();
     sleep(5 * MINUTE - Duration::from_secs(1)).await;
     runtime.add_image(image("new", 1));
@@ -159,7 +159,7 @@ async fn images_that_have_just_come_stay_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn nothing_goes_while_it_is_not_known_what_is_used() {
     let runtime = with_images(&[("used", 4), ("a", 4)]);
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods.set(vec![pod("p", "used").build()]).await.unwrap();
     node.running("p").await;
     // The pod leaves, its container stays, and nobody can look at it.
@@ -177,7 +177,7 @@ async fn one_image_that_cannot_be_removed_holds_up_no_other() {
     let runtime = with_images(&[("a", 4), ("b", 4), ("c", 4)]);
     runtime.set_image_space(space(14));
     runtime.script(Script::next(Op::RemoveImage, Action::Fault(FaultKind::Unavailable)));
-    let node = start(&runtime, ImageGcPolicy::default()).await;
+    let node = start(&runtime, ImageGcPolicy::default());
     node.pods.set(Vec::new()).await.unwrap();
     node.until("two are gone", |_| left(&runtime).len() == 1).await;
     assert_eq!(left(&runtime), ["a"]);
@@ -192,7 +192,7 @@ async fn images_that_are_too_old_go_whatever_room_there_is() {
     runtime.set_image_space(space(90));
     let mut policy = ImageGcPolicy::default();
     policy.max_age = Some(60 * MINUTE);
-    let node = start(&runtime, policy).await;
+    let node = start(&runtime, policy);
     node.pods.set(vec![pod("p", "used").build()]).await.unwrap();
     sleep(59 * MINUTE).await;
     assert_eq!(left(&runtime), ["unused", "used"]);
