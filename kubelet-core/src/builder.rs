@@ -19,7 +19,7 @@ use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
 use crate::image_gc::{ImageCollector, ImageGcPolicy};
 use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
-use crate::logs::{LogPaths, LogRotation};
+use crate::logs::{LogPaths, LogRotation, default_links_dir};
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
 use crate::pleg::PlegHealth;
@@ -126,6 +126,8 @@ pub struct KubeletBuilder {
     seccomp_default: bool,
     settings: Settings,
     log_rotation: LogRotation,
+    /// What was said of the links to logs.
+    container_logs: Option<Option<PathBuf>>,
     image_gc: ImageGcPolicy,
     on_stop: OnStop,
 }
@@ -156,6 +158,7 @@ impl KubeletBuilder {
             seccomp_default: false,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
+            container_logs: None,
             image_gc: ImageGcPolicy::default(),
             on_stop: OnStop::LeavePods,
         }
@@ -260,6 +263,13 @@ impl KubeletBuilder {
         self
     }
 
+    /// Where there is a link to the log of each container, for collectors of logs; nothing: nowhere. Default: a folder
+    /// `containers` beside [`pod_logs_dir`](Self::pod_logs_dir), if that is called `pods`, as `/var/log/containers`.
+    pub fn container_logs_dir(mut self, path: Option<PathBuf>) -> Self {
+        self.container_logs = Some(path);
+        self
+    }
+
     /// Keeps the state there, and no files of pods at all: for backends that need none, and for simulations.
     pub fn state_only(mut self, state: StateDir) -> Self {
         self.place = Place::Memory(state);
@@ -340,7 +350,15 @@ impl KubeletBuilder {
             return Err(BuildError::ImageGc { field, why });
         }
         if let Place::Disk { root, pod_logs } = &self.place {
-            for (what, path) in [("root directory", root), ("pod log directory", pod_logs)] {
+            let links = self
+                .container_logs
+                .iter()
+                .flatten()
+                .map(|links| ("directory of links to logs", links));
+            for (what, path) in [("root directory", root), ("pod log directory", pod_logs)]
+                .into_iter()
+                .chain(links)
+            {
                 if !path.is_absolute() {
                     return Err(BuildError::RelativePath {
                         what,
@@ -406,7 +424,14 @@ impl KubeletBuilder {
                     security: SecurityDefaults::new(self.seccomp_default, &root_dir),
                     root_dir,
                     files,
-                    logs: LogPaths::new(pod_logs),
+                    logs: match self
+                        .container_logs
+                        .clone()
+                        .unwrap_or_else(|| default_links_dir(&pod_logs))
+                    {
+                        Some(links) => LogPaths::new(pod_logs).with_links(links),
+                        None => LogPaths::new(pod_logs),
+                    },
                     dns: NodeDns {
                         cluster: self.cluster_dns.clone(),
                         resolv_conf: self.resolv_conf.clone(),

@@ -135,6 +135,7 @@ impl PodSyncer for ContainerSyncer {
 
     /// Folders of logs alone tell nothing: several agents may share the place for logs.
     async fn left_behind(&self) -> Vec<PodUid> {
+        self.clear_links().await;
         match self.node.files.pods_with_folders(self.pods_dir()).await {
             Ok(uids) => uids,
             Err(error) => {
@@ -153,6 +154,7 @@ impl PodSyncer for ContainerSyncer {
             let error: &dyn std::error::Error = &why;
             tracing::warn!(pod_uid = %uid, error, "the folders of a pod that nobody wishes for stay");
         }
+        self.clear_links().await;
     }
 
     fn forget(&self, uid: &PodUid) {

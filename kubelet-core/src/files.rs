@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use self::removal::Removal;
 use crate::ids::PodUid;
+use crate::logs::LogLink;
 use crate::observation::ObservedContainer;
 use crate::status::read_termination_message;
 
@@ -87,6 +88,32 @@ impl NodeFiles {
     /// Removes a log and its rotated parts.
     pub(crate) async fn remove_logs(self, log: PathBuf) -> io::Result<()> {
         self.run(Ok(()), move || crate::logs::remove_logs(&log)).await
+    }
+
+    /// Links a log where collectors of logs look for it.
+    pub(crate) async fn link_log(self, link: LogLink, log: PathBuf) -> io::Result<()> {
+        let LogLink { dir, name } = link;
+        self.run(Ok(()), move || {
+            crate::logs::link_log(&dir, &name, &log).map_err(|error| named(&dir.join(&name), &error))
+        })
+        .await
+    }
+
+    /// Removes such a link.
+    pub(crate) async fn unlink_log(self, link: LogLink) -> io::Result<()> {
+        let LogLink { dir, name } = link;
+        self.run(Ok(()), move || {
+            crate::logs::unlink_log(&dir, &name).map_err(|error| named(&dir.join(&name), &error))
+        })
+        .await
+    }
+
+    /// Removes the links to logs that are gone.
+    pub(crate) async fn remove_dangling_links(self, links: PathBuf, logs: PathBuf) -> io::Result<()> {
+        self.run(Ok(()), move || {
+            crate::logs::remove_dangling_links(&links, &logs).map_err(|error| named(&links, &error))
+        })
+        .await
     }
 
     /// Removes the logs of instances before that one from a container's folder of logs.

@@ -6,6 +6,7 @@
 mod assemble;
 mod error;
 mod file;
+mod link;
 mod path;
 mod reader;
 mod record;
@@ -17,7 +18,8 @@ mod writer;
 mod tests;
 
 pub use self::error::LogError;
-pub(crate) use self::path::remove_logs_before;
+pub(crate) use self::link::{default_links_dir, link_log, remove_dangling_links, unlink_log};
+pub(crate) use self::path::{LogLink, remove_logs_before};
 pub use self::path::{
     LogPaths, container_log_link, container_log_name, pod_uid_of_log_dir, restart_count_from_log_dir,
 };

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ContainerSyncer;
+use crate::ids::PodKey;
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::runtime::SandboxState;
 use crate::syncer::{Doomed, Remains, StepContext, SyncError};
@@ -15,14 +16,14 @@ impl ContainerSyncer {
         remains: Remains,
     ) -> Result<(), SyncError> {
         let observed = doomed.observed();
-        self.remove_ended(cx, observed, remains).await?;
+        let key = match (&observed.key, doomed) {
+            (_, Doomed::Pod(work)) => Some(work.pod.key().clone()),
+            (key, Doomed::Orphan(_)) => key.clone(),
+        };
+        self.remove_ended(cx, observed, key.as_ref(), remains).await?;
         if remains == Remains::Remove {
             let pod_dir = self.pod_dir(doomed.uid());
-            let logs = match (&observed.key, doomed) {
-                (_, Doomed::Pod(work)) => Some(work.pod.key().clone()),
-                (key, Doomed::Orphan(_)) => key.clone(),
-            }
-            .map(|key| self.node.logs.pod_dir(&key.namespace, &key.name, doomed.uid().as_str()));
+            let logs = key.map(|key| self.node.logs.pod_dir(&key.namespace, &key.name, doomed.uid().as_str()));
             self.node
                 .files
                 .remove_pod(pod_dir, logs)
@@ -37,6 +38,7 @@ impl ContainerSyncer {
         &self,
         cx: &StepContext,
         observed: &PodObservation,
+        key: Option<&PodKey>,
         remains: Remains,
     ) -> Result<(), SyncError> {
         let mut kept_names: BTreeSet<&str> = BTreeSet::new();
@@ -45,7 +47,7 @@ impl ContainerSyncer {
             if remains == Remains::Keep && kept_names.insert(&container.name) {
                 continue;
             }
-            self.remove_container(cx, container, remains).await?;
+            self.remove_container(cx, container, key, remains).await?;
         }
         for (index, sandbox) in observed.sandboxes.iter().enumerate() {
             if remains == Remains::Keep && index == 0 {
@@ -70,17 +72,42 @@ impl ContainerSyncer {
         Ok(())
     }
 
-    /// Removes a container, and its log with it unless the pod's logs go as a whole.
+    /// Removes the links to logs that are gone: a crash, or somebody else who removed a container, leaves them.
+    pub(super) async fn clear_links(&self) {
+        let (Some(links), logs) = (self.node.logs.links(), self.node.logs.root()) else {
+            return;
+        };
+        let cleared = self
+            .node
+            .files
+            .remove_dangling_links(links.to_owned(), logs.to_owned())
+            .await;
+        if let Err(error) = cleared {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "links to logs that are gone stay"
+            );
+        }
+    }
+
+    /// Removes a container, the link to its log, and its log with it unless the pod's logs go as a whole.
     pub(super) async fn remove_container(
         &self,
         cx: &StepContext,
         container: &ObservedContainer,
+        pod: Option<&PodKey>,
         remains: Remains,
     ) -> Result<(), SyncError> {
         if let (Remains::Keep, Some(log)) = (remains, container.log_path.clone())
             && let Err(error) = self.node.files.remove_logs(log).await
         {
             tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "log not removed");
+        }
+        let link = pod.and_then(|pod| self.node.logs.link(pod, &container.name, &container.id));
+        if let Some(link) = link
+            && let Err(error) = self.node.files.unlink_log(link).await
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "link to a log not removed");
         }
         self.call_remove(&cx.notes, &container.id)
             .await

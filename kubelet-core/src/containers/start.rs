@@ -1,6 +1,7 @@
 //! Starting one container: back-off, image, config, create, start, post-start hook.
 
 use std::borrow::Cow;
+use std::path::PathBuf;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -73,12 +74,16 @@ impl ContainerSyncer {
             self.tell_failed(cx, pod, view, &failed);
             return Err(failed);
         }
-        let id = match adopt {
+        let (id, log) = match adopt {
             // It was made when it was its time; it only was not started.
-            Some(id) => id.clone(),
+            Some(id) => {
+                let made = ground.work.observed.containers.iter().find(|made| made.id == *id);
+                (id.clone(), made.and_then(|made| made.log_path.clone()))
+            }
             None => {
                 self.check_crash_backoff(cx, ground, view)?;
-                self.create(cx, ground, view).await?
+                let (id, log) = self.create(cx, ground, view).await?;
+                (id, Some(log))
             }
         };
         if cx.stop.is_cancelled() {
@@ -98,8 +103,22 @@ impl ContainerSyncer {
             "Started",
             "Container started",
         ));
+        if let Some(log) = log {
+            self.link_log(pod, view, &id, log).await;
+        }
         self.post_start(cx, pod, view, &id).await?;
         Ok(Started)
+    }
+
+    /// Nothing depends on the link but collectors of logs.
+    async fn link_log(&self, pod: &PodRecord, view: &ContainerView<'_>, id: &ContainerId, log: PathBuf) {
+        let Some(link) = self.node.logs.link(pod.key(), view.name(), id) else {
+            return;
+        };
+        if let Err(error) = self.node.files.link_log(link, log).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, pod = %pod.key(), container = view.name(), "log not linked");
+        }
     }
 
     /// Holds a container back that keeps ending.
@@ -143,12 +162,13 @@ impl ContainerSyncer {
         }
     }
 
+    /// Makes a container. Gives its id and its log.
     async fn create(
         &self,
         cx: &StepContext,
         ground: &Ground<'_>,
         view: &ContainerView<'_>,
-    ) -> Result<ContainerId, StartError> {
+    ) -> Result<(ContainerId, PathBuf), StartError> {
         let pod = &*ground.work.pod;
         let image = match self.ensure_image(cx, pod, view).await {
             Ok(image) => image,
@@ -189,7 +209,7 @@ impl ContainerSyncer {
                     "Created",
                     "Container created",
                 ));
-                Ok(id)
+                Ok((id, ground.sandbox.log_directory.join(&config.log_path)))
             }
             Err(error) => {
                 let failed = StartError::of_runtime("CreateContainerError", error);

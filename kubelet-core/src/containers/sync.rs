@@ -171,8 +171,9 @@ impl ContainerSyncer {
             .containers
             .iter()
             .filter(|container| actions.remove_containers.contains(&container.id));
+        let key = observed.key.clone();
         for container in gone {
-            if let Err(error) = self.remove_container(cx, container, Remains::Keep).await {
+            if let Err(error) = self.remove_container(cx, container, key.as_ref(), Remains::Keep).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "ended container not removed");
             }
         }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::ids::{ContainerId, PodKey};
+
 /// Longest file name that common file systems take, in bytes.
 const MAX_FILE_NAME: usize = 255;
 
@@ -10,12 +12,44 @@ const MAX_FILE_NAME: usize = 255;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogPaths {
     root: PathBuf,
+    /// Where the links to logs are, if anywhere.
+    links: Option<PathBuf>,
+}
+
+/// A link to the log of one container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LogLink {
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
 }
 
 impl LogPaths {
     /// Places logs below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self {
+            root: root.into(),
+            links: None,
+        }
+    }
+
+    /// The same with a folder of links to all logs, upstream's being `/var/log/containers`.
+    #[must_use]
+    pub fn with_links(mut self, links: impl Into<PathBuf>) -> Self {
+        self.links = Some(links.into());
+        self
+    }
+
+    /// The directory of links to the logs of all containers, if there is one.
+    pub fn links(&self) -> Option<&Path> {
+        self.links.as_deref()
+    }
+
+    /// The link to the log of a container, if there are links.
+    pub(crate) fn link(&self, pod: &PodKey, container: &str, id: &ContainerId) -> Option<LogLink> {
+        Some(LogLink {
+            dir: self.links.clone()?,
+            name: container_log_link(&pod.name, &pod.namespace, container, id.as_str()),
+        })
     }
 
     /// The directory that holds the log directories of all pods.

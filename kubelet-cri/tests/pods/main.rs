@@ -4,6 +4,7 @@
 
 mod garbage;
 mod life;
+mod logs;
 mod node;
 mod restart;
 mod security;

@@ -58,6 +58,11 @@ impl Node {
         CriRuntime::connect(&self.containerd.endpoint()).await.unwrap()
     }
 
+    /// A path in the folder that goes with the node.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
     /// Starts a kubelet on it.
     pub(crate) async fn start(&self) -> Agent {
         self.start_with(|builder| builder).await
