@@ -19,6 +19,7 @@ mod fnv;
 mod handle;
 mod http;
 mod ids;
+mod images;
 mod kubelet;
 mod logs;
 mod manifest;
@@ -73,6 +74,9 @@ pub use event::{Event, EventSink, EventSubject, EventType, FanOutEvents, Tracing
 pub use handle::{ContainerTarget, HandleError, Health, KubeletHandle, PodSnapshot};
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
+pub use images::{
+    CredentialError, CredentialProvider, CredentialRequest, DockerConfigError, DockerConfigFiles, Keyring,
+};
 pub use kubelet::{Kubelet, OnStop, RunError, StopReport};
 pub use logs::{
     ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord,
@@ -104,9 +108,9 @@ pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
     ImageService, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces, PortMapping,
-    PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RuntimeCondition, RuntimeError, RuntimeHandler,
-    RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope,
-    SecurityProfile, SelinuxOptions, Target, annotation, label,
+    PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError,
+    RuntimeHandler, RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus,
+    Scope, SecurityProfile, SelinuxOptions, Target, annotation, label,
 };
 pub use settings::Settings;
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};

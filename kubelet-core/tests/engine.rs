@@ -5,6 +5,7 @@ mod engine {
     mod clock_faults;
     mod endings;
     mod harness;
+    mod images;
     mod leftovers;
     mod life;
     mod lifecycle_faults;
