@@ -18,6 +18,7 @@ use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
 use crate::image_gc::{ImageCollector, ImageGcPolicy};
+use crate::images::CredentialProvider;
 use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
 use crate::logs::{LogPaths, LogRotation, default_links_dir};
 use crate::metrics::MetricSource;
@@ -114,6 +115,7 @@ pub struct KubeletBuilder {
     node: NodeSettings,
     node_view: Option<NodeView>,
     objects: Option<Arc<dyn ObjectSource>>,
+    image_credentials: Vec<Arc<dyn CredentialProvider>>,
     status_sinks: Vec<Arc<dyn StatusSink>>,
     events: Arc<dyn EventSink>,
     parts: Vec<Arc<dyn Runnable>>,
@@ -143,6 +145,7 @@ impl KubeletBuilder {
             node: NodeSettings::default(),
             node_view: None,
             objects: None,
+            image_credentials: Vec::new(),
             status_sinks: Vec::new(),
             events: Arc::new(TracingEvents),
             parts: Vec::new(),
@@ -198,6 +201,13 @@ impl KubeletBuilder {
     /// Where secrets, config maps and services are read.
     pub fn objects(mut self, objects: impl ObjectSource) -> Self {
         self.objects = Some(Arc::new(objects));
+        self
+    }
+
+    /// Adds credentials of the node for registries, which every pod may use. Repeatable; they are tried in the order added,
+    /// after the pull secrets of the pod. Whole-pod backends look after their own.
+    pub fn image_credentials(mut self, provider: impl CredentialProvider) -> Self {
+        self.image_credentials.push(Arc::new(provider));
         self
     }
 
@@ -437,6 +447,7 @@ impl KubeletBuilder {
                         resolv_conf: self.resolv_conf.clone(),
                     },
                     objects: self.objects.clone(),
+                    image_credentials: self.image_credentials.clone(),
                     ledger: ledger.clone(),
                     clock: self.clock.clone(),
                     random: self.random.clone(),

@@ -27,6 +27,7 @@ use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
 use crate::files::NodeFiles;
 use crate::ids::PodUid;
+use crate::images::{CredentialProvider, ImageManager};
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
 use crate::pleg::PodLifecycleEventGenerator;
@@ -36,8 +37,6 @@ use crate::syncer::{BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepCont
 pub(crate) use resolver::NodeDns;
 pub(crate) use security::SecurityDefaults;
 
-use images::ImageManager;
-pub(crate) use images::normalized;
 use memory::PodMemory;
 
 /// Runs pods as containers: over a runtime, its images, and a generator that looks at it.
@@ -70,6 +69,7 @@ pub(crate) struct NodeParts {
     pub(crate) dns: NodeDns,
     pub(crate) security: SecurityDefaults,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
+    pub(crate) image_credentials: Vec<Arc<dyn CredentialProvider>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
@@ -90,7 +90,12 @@ pub(crate) struct ContainerSyncer {
 
 impl ContainerSyncer {
     pub(crate) fn new(parts: &RuntimeParts, node: NodeParts) -> Self {
-        let images = ImageManager::new(parts.images.clone(), node.settings.parallel_image_pulls);
+        let images = ImageManager::new(
+            parts.images.clone(),
+            node.objects.clone(),
+            node.image_credentials.clone(),
+            &node.settings,
+        );
         Self {
             runtime: parts.runtime.clone(),
             images,

@@ -20,6 +20,7 @@ mod handle;
 mod http;
 mod ids;
 mod image_gc;
+mod images;
 mod kubelet;
 mod logs;
 mod manifest;
@@ -75,6 +76,9 @@ pub use handle::{ContainerTarget, HandleError, Health, KubeletHandle, PodSnapsho
 pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
 pub use image_gc::ImageGcPolicy;
+pub use images::{
+    CredentialError, CredentialProvider, CredentialRequest, DockerConfigError, DockerConfigFiles, Keyring,
+};
 pub use kubelet::{Kubelet, OnStop, RunError, StopReport};
 pub use logs::{
     ContainerEnded, LogCompressor, LogError, LogFormat, LogLiveness, LogOptions, LogPaths, LogReader, LogRecord,
@@ -106,7 +110,7 @@ pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
     ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces,
-    PortMapping, PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RuntimeCondition, RuntimeError,
+    PortMapping, PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError,
     RuntimeHandler, RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus,
     Scope, SecurityProfile, SelinuxOptions, Target, annotation, label,
 };

@@ -1,5 +1,6 @@
 //! The runtime seam: what the engine asks of whatever runs containers.
 
+mod auth;
 mod config;
 mod error;
 mod image;
@@ -17,6 +18,7 @@ use futures::stream::BoxStream;
 
 use crate::ids::{ContainerId, PodUid, SandboxId};
 
+pub use auth::RegistryAuth;
 pub use config::{
     ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxResources, LinuxSecurity, Mount, NamespaceMode,
     Namespaces, PortMapping, PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,

@@ -22,8 +22,13 @@ pub struct Settings {
     pub crash_backoff: (Duration, Duration),
     /// First and longest wait before an image is pulled again. 10 s and 300 s.
     pub image_backoff: (Duration, Duration),
-    /// How many images are pulled at once. 1, as upstream.
+    /// How many images are pulled at once; `usize::MAX`: as many as are wanted. 1, as upstream.
     pub parallel_image_pulls: usize,
+    /// How many pulls begin per second once [`registry_burst`](Self::registry_burst) is used up; the others wait. 0: no
+    /// bound. 5.
+    pub registry_pull_qps: u32,
+    /// How many pulls begin at once after a while without any. 10.
+    pub registry_burst: u32,
     /// How often the logs of running containers are looked at, and rotated where they have grown too large. 10 s.
     pub log_check_period: Duration,
     /// Publishes of statuses under way at once, per sink. 8.
@@ -42,6 +47,8 @@ impl Default for Settings {
             crash_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
             image_backoff: (Duration::from_secs(10), Duration::from_secs(300)),
             parallel_image_pulls: 1,
+            registry_pull_qps: 5,
+            registry_burst: 10,
             log_check_period: Duration::from_secs(10),
             parallel_publishes: 8,
         }

@@ -6,6 +6,7 @@ mod engine {
     mod endings;
     mod harness;
     mod image_gc;
+    mod images;
     mod leftovers;
     mod life;
     mod lifecycle_faults;

@@ -4,7 +4,9 @@ mod container;
 mod sandbox;
 mod status;
 
-use kubelet_core::{LinuxResources, LinuxSecurity, NamespaceMode, Namespaces, SecurityProfile, SelinuxOptions};
+use kubelet_core::{
+    LinuxResources, LinuxSecurity, NamespaceMode, Namespaces, RegistryAuth, SecurityProfile, SelinuxOptions,
+};
 use kubelet_proto::cri::v1;
 
 pub(crate) use container::{container_config, image_spec};
@@ -77,6 +79,17 @@ fn groups(security: &LinuxSecurity) -> Vec<i64> {
         .iter()
         .map(|group| (*group).into())
         .collect()
+}
+
+/// Credentials for a registry.
+pub(crate) fn auth_config(of: &RegistryAuth) -> v1::AuthConfig {
+    v1::AuthConfig {
+        username: of.username.clone(),
+        password: of.password.clone(),
+        identity_token: of.identity_token.clone(),
+        registry_token: of.registry_token.clone(),
+        ..v1::AuthConfig::default()
+    }
 }
 
 /// Limits of a container or a sandbox.

@@ -10,7 +10,7 @@ use kubelet_proto::cri::v1;
 use kubelet_proto::tonic::{Code, Request};
 
 use crate::client::{Client, answer, within};
-use crate::convert::{image_record, image_spec};
+use crate::convert::{auth_config, image_record, image_spec, sandbox_config};
 use crate::error::Op;
 use crate::runtime::CriRuntime;
 use crate::sandbox_image::pin_sandbox_image;
@@ -40,6 +40,17 @@ pub(crate) async fn filesystems(client: &Client) -> Result<ImageFilesystems, Run
         filesystems.containers.clone_from(&filesystems.images);
     }
     Ok(filesystems)
+}
+
+/// What a runtime said of a pull. CRI has no codes for these, but asks for texts that begin so.
+///
+/// Source: `cri-api/pkg/errors`.
+fn refused(message: &str) -> RuntimeError {
+    let known = ["RegistryUnavailable", "SignatureValidationFailed"];
+    RuntimeError::Refused {
+        message: message.to_owned(),
+        reason: known.into_iter().find(|reason| message.starts_with(reason)),
+    }
 }
 
 #[async_trait]
@@ -82,15 +93,20 @@ impl ImageService for CriRuntime {
 
     async fn pull(&self, req: PullRequest<'_>, _progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
         let op = Op::change("pull_image", "image", &req.image.name);
+        let mut image = image_spec(req.image, req.handler);
+        if let Some(sandbox) = req.sandbox {
+            image.annotations.clone_from(&sandbox.annotations);
+        }
         let request = v1::PullImageRequest {
-            image: Some(image_spec(req.image, req.handler)),
-            ..v1::PullImageRequest::default()
+            image: Some(image),
+            auth: req.auth.map(auth_config),
+            sandbox_config: req.sandbox.map(sandbox_config),
         };
         // As long as it takes: only the caller gives it up, by dropping the call.
         let said = match self.client.images().pull_image(Request::new(request)).await {
             Ok(said) => said.into_inner(),
             // The registry's answer, in words that users look for.
-            Err(status) if status.code() == Code::Unknown => return Err(RuntimeError::refused(status.message())),
+            Err(status) if status.code() == Code::Unknown => return Err(refused(status.message())),
             Err(status) => return Err(op.error(status)),
         };
         if said.image_ref.is_empty() {
@@ -114,5 +130,26 @@ impl ImageService for CriRuntime {
 
     async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
         filesystems(&self.client).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kubelet_core::RuntimeError;
+
+    use super::refused;
+
+    #[test]
+    fn a_refused_pull_has_the_reason_that_its_text_begins_with() {
+        for (text, expected) in [
+            ("RegistryUnavailable: reg.example is down", Some("RegistryUnavailable")),
+            ("SignatureValidationFailed", Some("SignatureValidationFailed")),
+            ("401 Unauthorized, not RegistryUnavailable", None),
+        ] {
+            let RuntimeError::Refused { message, reason } = refused(text) else {
+                panic!("{text} is a refusal");
+            };
+            assert_eq!((message.as_str(), reason), (text, expected));
+        }
     }
 }

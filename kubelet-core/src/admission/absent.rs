@@ -28,8 +28,6 @@ pub struct Abilities {
     pub devices: bool,
     /// Dynamic resource allocation.
     pub resource_claims: bool,
-    /// Secrets of the pod as credentials of an image pull.
-    pub pull_secrets: bool,
     /// The kinds of objects that some object source serves.
     pub objects: BTreeSet<ObjectKind>,
 }

@@ -1,40 +1,24 @@
 //! The image of a container: present, pulled, or a reason why not.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
-use super::memory::BackoffWindow;
+use super::memory::{BackoffWindow, FailedPull};
 use super::start::StartError;
+use super::sync::Ground;
 use crate::backoff::go_duration;
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
+use crate::images::{Candidates, LoggedProgress, PullFailure, Pulled, Reference, normalized};
 use crate::pod::{ContainerView, PodRecord};
-use crate::runtime::{IgnoreProgress, ImageRecord, ImageRef, ImageService, PullRequest, RuntimeError};
+use crate::runtime::{ImageRecord, ImageRef};
 use crate::syncer::StepContext;
 
 /// How long the reason of a failed pull is shown before it becomes `ImagePullBackOff`.
 const SHOW_BACKOFF_AFTER: Duration = Duration::from_secs(3);
-
-/// Pulls images, so many at once.
-#[derive(Debug)]
-pub(super) struct ImageManager {
-    images: Arc<dyn ImageService>,
-    turns: Semaphore,
-}
-
-impl ImageManager {
-    pub(super) fn new(images: Arc<dyn ImageService>, parallel: usize) -> Self {
-        Self {
-            images,
-            turns: Semaphore::new(parallel.max(1)),
-        }
-    }
-}
 
 /// An image that a container can be made from.
 #[derive(Debug)]
@@ -43,13 +27,28 @@ pub(super) struct PresentImage {
     pub(super) record: Option<ImageRecord>,
 }
 
-/// The reference to look for: `:latest` is implied where there is neither tag nor digest.
-pub(crate) fn normalized(asked: &str) -> ImageRef {
-    let name = asked.rsplit('/').next().unwrap_or(asked);
-    if name.contains([':', '@']) {
-        ImageRef::new(asked)
-    } else {
-        ImageRef::with_asked(format!("{asked}:latest"), asked)
+/// An image that something in a pod needs.
+struct Wanted<'a> {
+    image: ImageRef,
+    /// Registry and path; nothing where the name cannot be one of a registry.
+    repository: Option<String>,
+    pod: &'a PodRecord,
+    view: &'a ContainerView<'a>,
+}
+
+impl Wanted<'_> {
+    fn say(&self, cx: &StepContext, event_type: EventType, reason: &'static str, message: String) {
+        let subject = EventSubject::container(self.pod, self.view);
+        cx.events.record(Event::new(subject, event_type, reason, message));
+    }
+}
+
+/// Work that goes on until it is done or the step is to stop.
+async fn unless_stopped<T>(cx: &StepContext, work: impl Future<Output = T>) -> Result<T, StartError> {
+    tokio::select! {
+        biased;
+        () = cx.stop.cancelled() => Err(StartError::Stopped),
+        done = work => Ok(done),
     }
 }
 
@@ -58,88 +57,120 @@ impl ContainerSyncer {
     pub(super) async fn ensure_image(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
+        ground: &Ground<'_>,
         view: &ContainerView<'_>,
     ) -> Result<PresentImage, StartError> {
+        let pod = &*ground.work.pod;
         let asked = view.image();
-        let image = normalized(asked);
+        let parsed = Reference::parse(asked);
+        let wanted = Wanted {
+            image: normalized(asked),
+            repository: parsed.as_ref().ok().map(Reference::repository),
+            pod,
+            view,
+        };
         let policy = view.image_pull_policy().unwrap_or("IfNotPresent");
-        if policy != "Always" {
-            let present = self.inspect(cx, pod, view, &image).await?;
-            if let Some(record) = present {
-                let is_repeated = super::lock(&self.memory_of(pod.uid()))
-                    .uncertain
-                    .contains_key(view.name());
-                if !is_repeated {
-                    let message = format!(
-                        "Container image \"{asked}\" already present on machine and can be accessed by the pod"
-                    );
-                    self.say(cx, pod, view, EventType::Normal, "Pulled", message);
-                }
+        // A runtime without registries may have images of any name.
+        if policy != "Always" || parsed.is_err() {
+            let present = self.inspect(cx, &wanted).await;
+            if let (Err(bad), Ok(None) | Err(StartError::Failed { .. })) = (&parsed, &present) {
+                let message = format!(
+                    "Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": {bad}"
+                );
+                wanted.say(cx, EventType::Warning, "InspectFailed", message.clone());
+                return Err(StartError::failed("InvalidImageName", message));
+            }
+            if let Some(record) = present? {
+                self.tell_present(cx, &wanted);
                 return Ok(PresentImage {
-                    image,
+                    image: wanted.image,
                     record: Some(record),
                 });
             }
             if policy == "Never" {
                 let message = format!("Container image \"{asked}\" is not present with pull policy of Never");
-                self.say(cx, pod, view, EventType::Warning, "ErrImageNeverPull", message.clone());
+                wanted.say(cx, EventType::Warning, "ErrImageNeverPull", message.clone());
                 return Err(StartError::failed("ErrImageNeverPull", message));
             }
         }
-        self.check_pull_backoff(cx, pod, view, &image)?;
-        let record = self.pull(cx, pod, view, &image).await?;
-        Ok(PresentImage { image, record })
+        self.check_pull_backoff(cx, &wanted)?;
+        let record = self.pull(cx, ground, &wanted).await?;
+        Ok(PresentImage {
+            image: wanted.image,
+            record,
+        })
     }
 
-    async fn inspect(
-        &self,
-        cx: &StepContext,
-        pod: &PodRecord,
-        view: &ContainerView<'_>,
-        image: &ImageRef,
-    ) -> Result<Option<ImageRecord>, StartError> {
-        let looked = tokio::select! {
-            biased;
-            () = cx.stop.cancelled() => return Err(StartError::Stopped),
-            looked = tokio::time::timeout(self.node.settings.runtime_request_timeout, self.images.images.status(image, "")) => looked,
+    fn tell_present(&self, cx: &StepContext, wanted: &Wanted<'_>) {
+        let memory = self.memory_of(wanted.pod.uid());
+        // What is repeated for lack of an answer was told before.
+        if super::lock(&memory).uncertain.contains_key(wanted.view.name()) {
+            return;
+        }
+        let message = format!(
+            "Container image \"{}\" already present on machine and can be accessed by the pod",
+            wanted.image.asked
+        );
+        wanted.say(cx, EventType::Normal, "Pulled", message);
+    }
+
+    async fn inspect(&self, cx: &StepContext, wanted: &Wanted<'_>) -> Result<Option<ImageRecord>, StartError> {
+        let error = match self.look_at_image(cx, &wanted.image).await? {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
         };
-        let error = match looked {
-            Ok(Ok(found)) => return Ok(found),
-            Ok(Err(error)) => error_chain(&error),
-            Err(_) => "no answer in time".to_owned(),
-        };
-        let message = format!("Failed to inspect image \"{}\": {error}", image.asked);
-        self.say(cx, pod, view, EventType::Warning, "InspectFailed", message.clone());
+        let message = format!("Failed to inspect image \"{}\": {error}", wanted.image.asked);
+        if wanted.repository.is_some() {
+            wanted.say(cx, EventType::Warning, "InspectFailed", message.clone());
+        }
         Err(StartError::failed("ImageInspectError", message))
     }
 
-    fn check_pull_backoff(
+    async fn look_at_image(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
-        view: &ContainerView<'_>,
         image: &ImageRef,
-    ) -> Result<(), StartError> {
-        let memory = self.memory_of(pod.uid());
+    ) -> Result<Result<Option<ImageRecord>, String>, StartError> {
+        let limit = self.node.settings.runtime_request_timeout;
+        let look = tokio::time::timeout(limit, self.images.service.status(image, ""));
+        Ok(match unless_stopped(cx, look).await? {
+            Ok(looked) => looked.map_err(|error| error_chain(&error).to_string()),
+            Err(_) => Err("no answer in time".to_owned()),
+        })
+    }
+
+    fn check_pull_backoff(&self, cx: &StepContext, wanted: &Wanted<'_>) -> Result<(), StartError> {
+        let image = &wanted.image;
+        let memory = self.memory_of(wanted.pod.uid());
+        let now = Instant::now();
         let waiting = {
             let memory = super::lock(&memory);
-            memory.pulls.until(&image.name, Instant::now()).map(|until| {
-                let error = memory.pull_errors.get(&image.name).cloned().unwrap_or_default();
-                (until, error)
-            })
+            let until = memory.pulls.until(&image.name, now);
+            until.map(|until| (until, memory.pull_errors.get(&image.name).cloned()))
         };
-        let Some((until, (reason, error))) = waiting else {
+        let Some((until, failed)) = waiting else {
             return Ok(());
+        };
+        let cause = match failed {
+            // The next sync may follow at once, and nobody would see what went wrong.
+            Some(failed) if now < failed.shown_until => {
+                return Err(StartError::Failed {
+                    reason: failed.reason,
+                    message: failed.text,
+                    retry_at: Some(failed.shown_until),
+                });
+            }
+            Some(failed) => format!(": {}: {}", failed.reason, failed.text),
+            None => String::new(),
         };
         let message = format!("Back-off pulling image \"{}\"", image.asked);
         let window = BackoffWindow::Pull(image.name.clone(), until);
-        if super::lock(&memory).tells_backoff(view.name(), window) {
-            self.say(cx, pod, view, EventType::Normal, "BackOff", message.clone());
+        if super::lock(&memory).tells_backoff(wanted.view.name(), window) {
+            wanted.say(cx, EventType::Normal, "BackOff", message.clone());
         }
         Err(StartError::Failed {
             reason: Cow::Borrowed("ImagePullBackOff"),
-            message: format!("{message}: {reason}: {error}"),
+            message: message + &cause,
             retry_at: Some(until),
         })
     }
@@ -147,32 +178,24 @@ impl ContainerSyncer {
     async fn pull(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
-        view: &ContainerView<'_>,
-        image: &ImageRef,
+        ground: &Ground<'_>,
+        wanted: &Wanted<'_>,
     ) -> Result<Option<ImageRecord>, StartError> {
+        let (image, pod) = (&wanted.image, wanted.pod);
         let asked = &image.asked;
-        self.say(
-            cx,
-            pod,
-            view,
-            EventType::Normal,
-            "Pulling",
-            format!("Pulling image \"{asked}\""),
-        );
+        let candidates = match &wanted.repository {
+            Some(repository) => unless_stopped(cx, self.images.candidates(pod, repository)).await?,
+            None => Candidates::default(),
+        };
+        self.tell_missing_credentials(cx, pod, &candidates);
+        wanted.say(cx, EventType::Normal, "Pulling", format!("Pulling image \"{asked}\""));
         let asked_at = Instant::now();
-        let turn = tokio::select! {
-            biased;
-            () = cx.stop.cancelled() => return Err(StartError::Stopped),
-            turn = self.images.turns.acquire() => turn,
-        };
+        let turn = unless_stopped(cx, self.images.turns.take()).await?;
         let begun = Instant::now();
+        let progress = LoggedProgress::new(image, pod);
         // Pulls have no deadline: a large image over a slow line is no fault. Dropping the pull ends it.
-        let pulled = tokio::select! {
-            biased;
-            () = cx.stop.cancelled() => return Err(StartError::Stopped),
-            pulled = self.images.images.pull(PullRequest::new(image), &IgnoreProgress) => pulled,
-        };
+        let pull = self.images.pull(image, &ground.sandbox, &candidates, &progress);
+        let pulled: Result<Pulled, PullFailure> = unless_stopped(cx, pull).await?;
         drop(turn);
         let memory = self.memory_of(pod.uid());
         match pulled {
@@ -183,83 +206,57 @@ impl ContainerSyncer {
                     memory.pull_errors.remove(&image.name);
                 }
                 // Its size and user are details that may be missing.
-                let looked = tokio::select! {
-                    biased;
-                    () = cx.stop.cancelled() => return Err(StartError::Stopped),
-                    looked = tokio::time::timeout(
-                        self.node.settings.runtime_request_timeout,
-                        self.images.images.status(image, ""),
-                    ) => looked,
-                };
-                let record = looked.ok().and_then(Result::ok).flatten();
+                let record = self.look_at_image(cx, image).await?.ok().flatten();
                 let size = record.as_ref().map_or(0, |record| record.size_bytes);
                 let message = format!(
                     "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {size} bytes.",
                     go_duration(begun.elapsed()),
                     go_duration(asked_at.elapsed()),
                 );
-                self.say(cx, pod, view, EventType::Normal, "Pulled", message);
+                wanted.say(cx, EventType::Normal, "Pulled", message);
                 Ok(record)
             }
-            Err(error) => {
-                let reason = match &error {
-                    RuntimeError::Refused {
-                        reason: Some(reason), ..
-                    } => *reason,
-                    _ => "ErrImagePull",
-                };
-                let text = error_chain(&error);
+            Err(PullFailure { reason, text }) => {
                 let message = format!("Failed to pull image \"{asked}\": {text}");
-                self.say(cx, pod, view, EventType::Warning, "Failed", message);
-                let retry_at = {
-                    let mut memory = super::lock(&memory);
-                    memory
-                        .pull_errors
-                        .insert(image.name.clone(), (reason.to_owned(), text.clone()));
-                    Instant::now() + memory.pulls.next(image.name.clone(), Instant::now())
+                wanted.say(cx, EventType::Warning, "Failed", message);
+                let now = Instant::now();
+                let mut memory = super::lock(&memory);
+                let retry_at = now + memory.pulls.next(image.name.clone(), now);
+                let failed = FailedPull {
+                    reason,
+                    text,
+                    shown_until: retry_at.min(now + SHOW_BACKOFF_AFTER),
                 };
+                memory.pull_errors.insert(image.name.clone(), failed.clone());
                 Err(StartError::Failed {
-                    reason: Cow::Borrowed(reason),
-                    message: text,
-                    retry_at: Some(retry_at.min(Instant::now() + SHOW_BACKOFF_AFTER)),
+                    reason: failed.reason,
+                    message: failed.text,
+                    retry_at: Some(failed.shown_until),
                 })
             }
         }
     }
 
-    fn say(
-        &self,
-        cx: &StepContext,
-        pod: &PodRecord,
-        view: &ContainerView<'_>,
-        event_type: EventType,
-        reason: &'static str,
-        message: String,
-    ) {
-        cx.events.record(Event::new(
-            EventSubject::container(pod, view),
-            event_type,
-            reason,
-            message,
-        ));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::normalized;
-
-    #[test]
-    fn latest_is_implied_only_without_tag_and_digest() {
-        for (asked, name) in [
-            ("app", "app:latest"),
-            ("app:1", "app:1"),
-            ("host:5000/app", "host:5000/app:latest"),
-            ("host:5000/app:1", "host:5000/app:1"),
-            ("app@sha256:00", "app@sha256:00"),
-        ] {
-            assert_eq!(normalized(asked).name, name);
-            assert_eq!(normalized(asked).asked, asked);
+    /// Once for each pull, not for each sync: a present image needs no secrets.
+    fn tell_missing_credentials(&self, cx: &StepContext, pod: &PodRecord, candidates: &Candidates) {
+        for (provider, why) in &candidates.silent_providers {
+            tracing::warn!(pod = %pod.key(), provider, %why, "no credentials for an image");
         }
+        if candidates.bad_secrets.is_empty() {
+            return;
+        }
+        for (name, why) in &candidates.bad_secrets {
+            tracing::warn!(pod = %pod.key(), secret = %name, %why, "image pull secret is of no use");
+        }
+        let names: Vec<&str> = candidates.bad_secrets.iter().map(|(name, _)| name.as_str()).collect();
+        cx.events.record(Event::new(
+            EventSubject::pod(pod),
+            EventType::Warning,
+            "FailedToRetrieveImagePullSecret",
+            format!(
+                "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                names.join(", ")
+            ),
+        ));
     }
 }

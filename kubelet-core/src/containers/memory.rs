@@ -1,5 +1,6 @@
 //! What is remembered of a pod between steps. Lost with the agent, like upstream's.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,6 +19,15 @@ pub(super) enum BackoffWindow {
     Pull(String, Instant),
 }
 
+/// How a pull failed.
+#[derive(Clone, Debug)]
+pub(super) struct FailedPull {
+    pub(super) reason: Cow<'static, str>,
+    pub(super) text: String,
+    /// Until then it is shown as it is, and after that as what the back-off is for.
+    pub(super) shown_until: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct PodMemory {
     /// Of containers that keep ending.
@@ -27,8 +37,8 @@ pub(super) struct PodMemory {
     /// The back-off that was last told of, by container. A pod is synced more than once in each, if only since the first
     /// sync removes an older container and has the pod looked at again.
     told_backoff: BTreeMap<String, BackoffWindow>,
-    /// Why the last pull of an image failed: reason and message.
-    pub(super) pull_errors: BTreeMap<String, (String, String)>,
+    /// How the last pull of an image failed.
+    pub(super) pull_errors: BTreeMap<String, FailedPull>,
     /// The sandbox in which the init containers have done their work.
     pub(super) initialized_in: Option<SandboxId>,
     /// When the pod's containers were first asked to stop for good.

@@ -170,7 +170,7 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<(ContainerId, PathBuf), StartError> {
         let pod = &*ground.work.pod;
-        let image = match self.ensure_image(cx, pod, view).await {
+        let image = match self.ensure_image(cx, ground, view).await {
             Ok(image) => image,
             Err(failed) => {
                 if let StartError::Failed { reason, .. } = &failed {

@@ -14,10 +14,10 @@ use tracing::{debug, info, warn};
 
 use super::ImageGcPolicy;
 use super::ledger::{Candidate, ImageLedger, excess_bytes, usage_percent};
-use crate::containers::normalized;
 use crate::engine::{Shared, Stage};
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
+use crate::images::normalized;
 use crate::metrics::{Counter, MetricSet, MetricValue};
 use crate::pod::ContainerView;
 use crate::runtime::{ImageFilesystems, ImageService, ImageSpace, RuntimeError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::ids::ImageId;
-use crate::runtime::RuntimeError;
+use crate::runtime::{RegistryAuth, RuntimeError, SandboxConfig};
 
 /// An image as a pod asks for it, with the tag that is implied where none is given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +80,7 @@ impl ImageRecord {
     }
 }
 
-/// A request to pull an image. Credentials join it with the step that knows registries.
+/// A request to pull an image.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PullRequest<'a> {
@@ -88,13 +88,36 @@ pub struct PullRequest<'a> {
     pub image: &'a ImageRef,
     /// The runtime handler that it is for; empty: the default one.
     pub handler: &'a str,
+    /// What to show the registry; absent: nothing, and then the service uses no credentials of its own accord either.
+    pub auth: Option<&'a RegistryAuth>,
+    /// The sandbox that it is for, where there is one. Its annotations, which are those of the pod, belong to the image too.
+    pub sandbox: Option<&'a SandboxConfig>,
 }
 
 impl<'a> PullRequest<'a> {
     /// A pull without credentials for the default handler.
     #[must_use]
     pub fn new(image: &'a ImageRef) -> Self {
-        Self { image, handler: "" }
+        Self {
+            image,
+            handler: "",
+            auth: None,
+            sandbox: None,
+        }
+    }
+
+    /// With credentials.
+    #[must_use]
+    pub fn with_auth(mut self, auth: &'a RegistryAuth) -> Self {
+        self.auth = Some(auth);
+        self
+    }
+
+    /// For a sandbox.
+    #[must_use]
+    pub fn with_sandbox(mut self, sandbox: &'a SandboxConfig) -> Self {
+        self.sandbox = Some(sandbox);
+        self
     }
 }
 

@@ -134,6 +134,8 @@ pub struct Subject {
     pub command: Vec<String>,
     /// The image, as its name or id was given.
     pub image: Option<String>,
+    /// Whose credentials a pull shows.
+    pub puller: Option<String>,
 }
 
 /// How a call ended.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kubelet_core::{
     ImageFilesystems, ImageId, ImageRecord, ImageRef, ImageService, ImageSpace, PullProgress, PullRequest,
-    RandomSource, RuntimeError, SeededRandom, async_trait,
+    RandomSource, RegistryAuth, RuntimeError, SeededRandom, async_trait,
 };
 use tokio::time;
 
@@ -26,6 +26,8 @@ pub struct FakeImage {
     pub refusal: Option<String>,
     /// The image's size in bytes.
     pub size_bytes: u64,
+    /// Who may pull it, by name and password; nobody named: everyone.
+    pub pullers: Vec<(String, String)>,
 }
 
 impl Default for FakeImage {
@@ -34,6 +36,7 @@ impl Default for FakeImage {
             pull_latency: Duration::ZERO,
             refusal: None,
             size_bytes: DEFAULT_SIZE,
+            pullers: Vec::new(),
         }
     }
 }
@@ -53,6 +56,13 @@ impl FakeImage {
         }
     }
 
+    /// Nobody pulls it but who shows these credentials, or those of a further call.
+    #[must_use]
+    pub fn private(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.pullers.push((user.into(), password.into()));
+        self
+    }
+
     /// Pulls take that long.
     #[must_use]
     pub fn pull_latency(mut self, latency: Duration) -> Self {
@@ -65,6 +75,19 @@ impl FakeImage {
     pub fn size_bytes(mut self, size: u64) -> Self {
         self.size_bytes = size;
         self
+    }
+}
+
+impl FakeImage {
+    fn refusal_of(&self, name: &str, auth: Option<&RegistryAuth>) -> Option<String> {
+        let shown = auth.map(|auth| (&auth.username, &auth.password));
+        let is_allowed = self.pullers.is_empty()
+            || self
+                .pullers
+                .iter()
+                .any(|(user, password)| shown == Some((user, password)));
+        let unauthorized = (!is_allowed).then(|| format!("failed to pull {name}: 401 Unauthorized"));
+        self.refusal.clone().or(unauthorized)
     }
 }
 
@@ -190,7 +213,9 @@ impl ImageService for FakeRuntime {
 
     async fn pull(&self, req: PullRequest<'_>, progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
         let name = &req.image.name;
-        let mut passage = Passage::begin(self, Op::Pull, of_image(name), None);
+        let mut subject = of_image(name);
+        subject.puller = req.auth.map(|auth| auth.username.clone());
+        let mut passage = Passage::begin(self, Op::Pull, subject, None);
         passage.wait().await;
         let planned = passage.settle(|state, _, _| {
             check(name)?;
@@ -203,7 +228,7 @@ impl ImageService for FakeRuntime {
                 if !image.pull_latency.is_zero() {
                     time::sleep(image.pull_latency).await;
                 }
-                passage.settle(|state, _, _| match image.refusal {
+                passage.settle(|state, _, _| match image.refusal_of(name, req.auth) {
                     Some(message) => Err(RuntimeError::Refused {
                         message,
                         reason: Some("ErrImagePull"),

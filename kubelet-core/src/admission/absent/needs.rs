@@ -86,7 +86,7 @@ pub(super) fn unmet<'a>(pod: &'a PodRecord, able: &Abilities, node: &NodeView) -
             "no dynamic resource allocation (kubelet-deviceplugin)",
         ),
         (
-            able.pull_secrets,
+            serves(ObjectKind::Secret),
             "image pull secrets",
             spec.image_pull_secrets
                 .iter()
@@ -94,7 +94,7 @@ pub(super) fn unmet<'a>(pod: &'a PodRecord, able: &Abilities, node: &NodeView) -
                 .map(|secret| secret.name.as_str())
                 .filter(|name| !name.is_empty())
                 .collect(),
-            "no credentials for images (kubelet-core, with an object source for secrets)",
+            "no object source that serves them (DirectoryObjects or kubelet-apiserver)",
         ),
         (
             serves(ObjectKind::Secret),

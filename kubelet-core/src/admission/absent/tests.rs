@@ -33,7 +33,6 @@ fn everything() -> Abilities {
         http_hooks: true,
         devices: true,
         resource_claims: true,
-        pull_secrets: true,
         objects: ObjectKind::ALL.iter().copied().collect(),
     }
 }
@@ -74,7 +73,7 @@ fn each_need_without_a_part_is_refused_by_name() {
         ),
         (
             json!({"containers": [], "imagePullSecrets": [{"name": "registry"}, {}]}),
-            r#"pod needs image pull secrets ("registry"), and this node has no credentials for images (kubelet-core, with an object source for secrets)"#.to_owned(),
+            format!(r#"pod needs image pull secrets ("registry"), and this node has {sources}"#),
         ),
         (
             container("env", json!([

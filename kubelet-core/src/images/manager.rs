@@ -1,0 +1,230 @@
+//! Pulls with the credentials of the pod and the node.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use super::provider::{CredentialProvider, CredentialRequest};
+use super::pull_secrets::{CredentialOrigin, PullCredential, PullSecrets};
+use super::turns::PullTurns;
+use crate::error::error_chain;
+use crate::ids::ImageId;
+use crate::objects::ObjectSource;
+use crate::pod::PodRecord;
+use crate::runtime::{ImageRef, ImageService, PullProgress, PullRequest, RuntimeError, SandboxConfig};
+use crate::settings::Settings;
+
+/// How often the progress of a pull is logged.
+const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
+
+/// What pulls images.
+#[derive(Debug)]
+pub(crate) struct ImageManager {
+    pub(crate) service: Arc<dyn ImageService>,
+    pub(crate) turns: PullTurns,
+    objects: Option<Arc<dyn ObjectSource>>,
+    providers: Vec<Arc<dyn CredentialProvider>>,
+    limit: Duration,
+}
+
+/// The credentials that may be tried for an image, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Candidates {
+    pub(crate) found: Vec<PullCredential>,
+    /// The pull secrets that give nothing, and why.
+    pub(crate) bad_secrets: Vec<(String, String)>,
+    /// The providers that did not answer, and why.
+    pub(crate) silent_providers: Vec<(String, String)>,
+}
+
+/// Why an image could not be pulled.
+#[derive(Debug)]
+pub(crate) struct PullFailure {
+    pub(crate) reason: Cow<'static, str>,
+    pub(crate) text: String,
+}
+
+/// A pulled image.
+#[derive(Debug)]
+pub(crate) struct Pulled {
+    pub(crate) id: ImageId,
+    /// With what it was pulled; nothing: without credentials.
+    pub(crate) with: Option<PullCredential>,
+}
+
+impl ImageManager {
+    pub(crate) fn new(
+        service: Arc<dyn ImageService>,
+        objects: Option<Arc<dyn ObjectSource>>,
+        providers: Vec<Arc<dyn CredentialProvider>>,
+        settings: &Settings,
+    ) -> Self {
+        Self {
+            service,
+            turns: PullTurns::new(settings),
+            objects,
+            providers,
+            limit: settings.runtime_request_timeout,
+        }
+    }
+
+    /// The credentials that a pod's own secrets have for a repository.
+    pub(crate) async fn of_secrets(&self, pod: &PodRecord, repository: &str) -> Candidates {
+        let secrets = PullSecrets::read(self.objects.as_deref(), pod, self.limit).await;
+        let mut candidates = Candidates::default();
+        candidates.add(secrets.lookup(repository));
+        candidates.bad_secrets = secrets.faults;
+        candidates
+    }
+
+    /// The credentials for a repository: of the pod first, then of the node.
+    pub(crate) async fn candidates(&self, pod: &PodRecord, repository: &str) -> Candidates {
+        let mut candidates = self.of_secrets(pod, repository).await;
+        let request = CredentialRequest::new(repository, pod);
+        let ask = |provider: &Arc<dyn CredentialProvider>| {
+            let provider = Arc::clone(provider);
+            async move {
+                match tokio::time::timeout(self.limit, provider.credentials(&request)).await {
+                    Ok(Ok(found)) => Ok(found),
+                    Ok(Err(error)) => Err(error_chain(&error).to_string()),
+                    Err(_) => Err(format!("no answer within {:?}", self.limit)),
+                }
+            }
+        };
+        let asked = join_all(self.providers.iter().map(ask)).await;
+        for (provider, answer) in self.providers.iter().zip(asked) {
+            match answer {
+                Ok(found) => candidates.add(found.into_iter().map(|auth| PullCredential {
+                    auth,
+                    origin: CredentialOrigin::Node,
+                })),
+                Err(why) => candidates.silent_providers.push((provider.name().to_owned(), why)),
+            }
+        }
+        candidates
+    }
+
+    /// Tries one after the other; without credentials only where there are none.
+    ///
+    /// # Cancellation
+    /// Dropping the call ends the pull that runs.
+    pub(crate) async fn pull(
+        &self,
+        image: &ImageRef,
+        sandbox: &SandboxConfig,
+        candidates: &Candidates,
+        progress: &dyn PullProgress,
+    ) -> Result<Pulled, PullFailure> {
+        let mut errors: Vec<RuntimeError> = Vec::new();
+        let anonymous = candidates.found.is_empty().then_some(None);
+        for with in candidates.found.iter().map(Some).chain(anonymous) {
+            let mut request = PullRequest::new(image).with_sandbox(sandbox);
+            request.auth = with.map(|credential| &credential.auth);
+            match self.service.pull(request, progress).await {
+                Ok(id) => {
+                    return Ok(Pulled {
+                        id,
+                        with: with.cloned(),
+                    });
+                }
+                Err(error) => {
+                    let is_refused = matches!(error, RuntimeError::Refused { .. });
+                    errors.push(error);
+                    if !is_refused {
+                        // It is not for the credentials that it failed.
+                        break;
+                    }
+                }
+            }
+        }
+        Err(PullFailure::of(&errors, candidates))
+    }
+}
+
+impl Candidates {
+    /// A second try with the same credentials would fail in the same way.
+    fn add(&mut self, more: impl IntoIterator<Item = PullCredential>) {
+        for candidate in more {
+            if self.found.iter().all(|other| other.auth != candidate.auth) {
+                self.found.push(candidate);
+            }
+        }
+    }
+}
+
+impl PullFailure {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self {
+            reason: Cow::Borrowed("ErrImagePull"),
+            text: text.into(),
+        }
+    }
+
+    fn of(errors: &[RuntimeError], candidates: &Candidates) -> Self {
+        let reason_of = |error: &RuntimeError| match error {
+            RuntimeError::Refused { reason, .. } => reason.unwrap_or("ErrImagePull"),
+            _ => "ErrImagePull",
+        };
+        let reason = errors.first().map_or("ErrImagePull", reason_of);
+        let is_common = errors.iter().all(|error| reason_of(error) == reason);
+        let mut texts: Vec<String> = errors.iter().map(|error| error_chain(error).to_string()).collect();
+        texts.dedup();
+        let mut text = match texts.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        for (name, why) in &candidates.bad_secrets {
+            text.push_str(&format!("; pull secret {name:?} is of no use: {why}"));
+        }
+        for (name, why) in &candidates.silent_providers {
+            text.push_str(&format!("; no credentials from {name}: {why}"));
+        }
+        Self {
+            reason: Cow::Borrowed(if is_common { reason } else { "ErrImagePull" }),
+            text,
+        }
+    }
+}
+
+/// Logs the progress of a pull now and then.
+pub(crate) struct LoggedProgress<'a> {
+    image: &'a ImageRef,
+    pod: &'a PodRecord,
+    last: std::sync::Mutex<Instant>,
+}
+
+impl<'a> LoggedProgress<'a> {
+    pub(crate) fn new(image: &'a ImageRef, pod: &'a PodRecord) -> Self {
+        Self {
+            image,
+            pod,
+            last: std::sync::Mutex::new(Instant::now()),
+        }
+    }
+}
+
+impl fmt::Debug for LoggedProgress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoggedProgress")
+            .field("image", &self.image)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PullProgress for LoggedProgress<'_> {
+    fn progress(&self, done_bytes: u64, total_bytes: Option<u64>) {
+        let now = Instant::now();
+        {
+            let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            if now.saturating_duration_since(*last) < PROGRESS_PERIOD {
+                return;
+            }
+            *last = now;
+        }
+        tracing::info!(pod = %self.pod.key(), image = %self.image, done_bytes, total_bytes, "image is being pulled");
+    }
+}

@@ -1,0 +1,194 @@
+//! Where a node has credentials from, beside the pull secrets of pods.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use super::keyring::Keyring;
+use crate::error::BoxError;
+use crate::pod::PodRecord;
+use crate::runtime::RegistryAuth;
+
+/// What credentials are wanted for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct CredentialRequest<'a> {
+    /// Registry and path of the image, without tag and digest: `docker.io/library/nginx`.
+    pub repository: &'a str,
+    /// The pod that needs the image.
+    pub pod: &'a PodRecord,
+}
+
+impl<'a> CredentialRequest<'a> {
+    /// For a repository and the pod that needs it.
+    #[must_use]
+    pub fn new(repository: &'a str, pod: &'a PodRecord) -> Self {
+        Self { repository, pod }
+    }
+}
+
+/// Why a [`CredentialProvider`] has no answer. It is logged, and shown if the image cannot be pulled without.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}")]
+pub struct CredentialError {
+    what: String,
+    source: Option<BoxError>,
+}
+
+impl CredentialError {
+    /// What was attempted on what. It never holds what is secret.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            source: None,
+        }
+    }
+
+    /// The same with its cause, which holds nothing secret either.
+    pub fn caused(what: impl Into<String>, source: impl Into<BoxError>) -> Self {
+        Self {
+            what: what.into(),
+            source: Some(source.into()),
+        }
+    }
+}
+
+/// Gives credentials of the node for registries. Every pod may use them.
+///
+/// They are asked after the pull secrets of a pod were looked up, in the order in which they were added.
+///
+/// # Contract
+/// - Calls may overlap each other, for one repository too.
+/// - Nothing to show is an empty list, never an error.
+/// - A call may be dropped at any time and leaves nothing running.
+#[async_trait]
+pub trait CredentialProvider: fmt::Debug + Send + Sync + 'static {
+    /// What it is called in messages.
+    fn name(&self) -> &str;
+
+    /// The credentials for a repository, in the order in which to try them.
+    ///
+    /// # Errors
+    /// [`CredentialError`]; the image is then pulled with what others have, or without credentials.
+    ///
+    /// # Cancellation
+    /// As the contract says.
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError>;
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: CredentialProvider + ?Sized> CredentialProvider for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+        (**self).credentials(req).await
+    }
+}
+
+/// Keeps the trait usable as a trait object.
+const _: fn(&dyn CredentialProvider) = |_| {};
+
+/// Credentials in the files in which docker keeps them, read anew for each pull.
+///
+/// The first `config.json` counts; if there is none, the first `.dockercfg`. Credential helpers that a file names are not
+/// asked.
+///
+/// Source: kubelet 1.36, `credentialprovider/config.go`, which looks in the root directory, the working directory,
+/// `$HOME/.docker` and `/.docker`.
+#[derive(Clone, Debug)]
+pub struct DockerConfigFiles {
+    files: Vec<(PathBuf, Format)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Config,
+    Cfg,
+}
+
+impl DockerConfigFiles {
+    /// Looks in these folders.
+    #[must_use]
+    pub fn in_folders<P: AsRef<Path>>(folders: impl IntoIterator<Item = P>) -> Self {
+        let folders: Vec<PathBuf> = folders.into_iter().map(|f| f.as_ref().to_owned()).collect();
+        let named = |name: &'static str, format| folders.iter().map(move |folder| (folder.join(name), format));
+        Self {
+            files: named("config.json", Format::Config)
+                .chain(named(".dockercfg", Format::Cfg))
+                .collect(),
+        }
+    }
+
+    async fn read(&self) -> Result<Keyring, CredentialError> {
+        for (path, format) in &self.files {
+            let failed = |source: BoxError| CredentialError::caused(format!("read {}", path.display()), source);
+            let text = match tokio::fs::read(path).await {
+                Ok(text) => text,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(failed(error.into())),
+            };
+            let keyring = match format {
+                Format::Config => Keyring::from_docker_config_json(&text),
+                Format::Cfg => Keyring::from_dockercfg(&text),
+            };
+            return keyring.map_err(|error| failed(error.into()));
+        }
+        Ok(Keyring::new())
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for DockerConfigFiles {
+    fn name(&self) -> &str {
+        "docker configuration"
+    }
+
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+        let keyring = self.read().await?;
+        Ok(keyring.lookup(req.repository).into_iter().cloned().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::{CredentialProvider, CredentialRequest, DockerConfigFiles};
+    use crate::error::error_chain;
+    use crate::pod::testing::record;
+
+    #[tokio::test]
+    async fn the_first_file_counts_and_an_error_names_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        std::fs::create_dir(&one).unwrap();
+        std::fs::create_dir(&two).unwrap();
+        let files = DockerConfigFiles::in_folders([&one, &two]);
+        let pod = record(json!({"spec": {"containers": []}}));
+        let ask = || async {
+            let found = files
+                .credentials(&CredentialRequest::new("reg.example/app", &pod))
+                .await;
+            found.map(|found| found.into_iter().map(|auth| auth.username).collect::<Vec<_>>())
+        };
+        assert!(ask().await.unwrap().is_empty());
+        std::fs::write(one.join(".dockercfg"), r#"{"reg.example": {"username": "old"}}"#).unwrap();
+        assert_eq!(ask().await.unwrap(), ["old"]);
+        std::fs::write(
+            two.join("config.json"),
+            r#"{"auths": {"reg.example": {"username": "new"}}}"#,
+        )
+        .unwrap();
+        assert_eq!(ask().await.unwrap(), ["new"]);
+        std::fs::write(one.join("config.json"), "hunter2").unwrap();
+        let error = error_chain(&ask().await.unwrap_err()).to_string();
+        assert!(
+            error.contains("one/config.json") && !error.contains("hunter2"),
+            "{error}"
+        );
+    }
+}
