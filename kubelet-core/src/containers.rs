@@ -10,6 +10,7 @@ mod kill;
 mod memory;
 mod resolver;
 mod resources;
+mod runtime_class;
 mod security;
 mod start;
 mod sync;

@@ -16,6 +16,7 @@ mod engine {
     mod repetition;
     mod restart_faults;
     mod runtime_faults;
+    mod sandbox_faults;
     mod source_faults;
     mod static_faults;
     mod whole_pods;

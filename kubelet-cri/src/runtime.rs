@@ -150,7 +150,13 @@ impl ContainerRuntime for CriRuntime {
         info.handlers = said
             .runtime_handlers
             .into_iter()
-            .map(|handler| RuntimeHandler::new(handler.name))
+            .map(|said| {
+                let mut handler = RuntimeHandler::new(said.name);
+                let features = said.features.unwrap_or_default();
+                handler.recursive_read_only_mounts = features.recursive_read_only_mounts;
+                handler.user_namespaces = features.user_namespaces;
+                handler
+            })
             .collect();
         info.handlers.sort_by(|a, b| a.name.cmp(&b.name));
         info.cgroup_driver = self.driver;

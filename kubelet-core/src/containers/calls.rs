@@ -47,9 +47,10 @@ impl ContainerSyncer {
         &self,
         notes: &StepNotes,
         config: &SandboxConfig,
+        handler: &str,
     ) -> Result<SandboxId, RuntimeError> {
         notes.acted();
-        let call = self.runtime.run_sandbox(config, "");
+        let call = self.runtime.run_sandbox(config, handler);
         // Making a sandbox sets up its network too. Source: kubelet 1.36 gives it twice the time.
         self.bounded(notes, "run_sandbox", &config.key.to_string(), self.limit() * 2, call)
             .await

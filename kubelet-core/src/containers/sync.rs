@@ -13,7 +13,7 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::SandboxId;
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
-use crate::runtime::{RuntimeError, SandboxConfig, SandboxState};
+use crate::runtime::{SandboxConfig, SandboxState};
 use crate::status::reason;
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
 
@@ -214,9 +214,14 @@ impl ContainerSyncer {
                 }))
             }
             SandboxAction::Create { attempt, .. } => {
-                let sandbox = self.sandbox_config(cx, pod, *attempt, true).await?;
+                let prepared = self.prepare_sandbox(cx, pod, *attempt).await;
+                if let Err(error @ SyncError::Failed { .. }) = &prepared {
+                    self.tell_no_sandbox(cx, pod, error);
+                    show_no_sandbox(cx, actions, error);
+                }
+                let (sandbox, handler) = prepared?;
                 self.make_pod_dirs(cx, pod, &sandbox).await?;
-                let sandbox_id = match self.call_run_sandbox(&cx.notes, &sandbox).await {
+                let sandbox_id = match self.call_run_sandbox(&cx.notes, &sandbox, &handler).await {
                     Ok(id) => id,
                     // It may be there already, or turn up later: the next look tells, and it is then used.
                     Err(error) if error.must_look_first() => {
@@ -286,7 +291,19 @@ impl ContainerSyncer {
         }
     }
 
-    fn tell_no_sandbox(&self, cx: &StepContext, pod: &PodRecord, error: &RuntimeError) {
+    /// What a new sandbox is made from, and the runtime handler that makes it.
+    async fn prepare_sandbox(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        attempt: u32,
+    ) -> Result<(SandboxConfig, String), SyncError> {
+        let handler = self.runtime_handler(cx, pod).await?;
+        let sandbox = self.sandbox_config(cx, pod, attempt, true).await?;
+        Ok((sandbox, handler))
+    }
+
+    fn tell_no_sandbox(&self, cx: &StepContext, pod: &PodRecord, error: &(dyn std::error::Error + 'static)) {
         cx.events.record(Event::new(
             EventSubject::pod(pod),
             EventType::Warning,
@@ -380,7 +397,7 @@ impl ContainerSyncer {
 }
 
 /// Shows why the containers wait that would be started now.
-fn show_no_sandbox(cx: &StepContext, actions: &PodActions, error: &RuntimeError) {
+fn show_no_sandbox(cx: &StepContext, actions: &PodActions, error: &(dyn std::error::Error + 'static)) {
     let text = crate::error::error_chain(error);
     for start in actions.starts() {
         cx.notes

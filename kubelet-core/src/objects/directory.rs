@@ -22,7 +22,7 @@ use super::watch::{ObjectWatch, Watched};
 pub use scan::ObjectFileFault;
 use scan::{Ages, Reread, Snapshot};
 
-/// Serves secrets, config maps and services from YAML or JSON files, so that static pods and nodes
+/// Serves secrets, config maps, services and runtime classes from YAML or JSON files, so that static pods and nodes
 /// without a control plane can use them.
 ///
 /// - The directory is read flat, in the order of the file names. Names that begin with `.` are left

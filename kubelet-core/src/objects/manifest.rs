@@ -2,17 +2,24 @@
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::object::{Object, ObjectKind};
+use crate::validation::NameKind;
 
 /// Longest key in the data of a secret or config map.
 const MAX_KEY_BYTES: usize = 253;
 
 /// The kinds that [`parse`] understands.
-pub(super) const KINDS: [ObjectKind; 3] = [ObjectKind::ConfigMap, ObjectKind::Secret, ObjectKind::Service];
+pub(super) const KINDS: [ObjectKind; 4] = [
+    ObjectKind::ConfigMap,
+    ObjectKind::RuntimeClass,
+    ObjectKind::Secret,
+    ObjectKind::Service,
+];
 
 /// What is wrong with the text.
 #[derive(Debug, PartialEq)]
@@ -95,7 +102,7 @@ impl Document<'_> {
     /// nothing but a password.
     fn is_surely_public(&self) -> bool {
         let says = |word| self.text.contains(word);
-        (says("ConfigMap") || says("Service")) && !says("Secret")
+        (says("ConfigMap") || says("Service") || says("RuntimeClass")) && !says("Secret")
     }
 
     fn read_into(&self, manifest: &mut Manifest) -> Result<(), Fault> {
@@ -131,6 +138,16 @@ impl Document<'_> {
                 self.complete("Service", &mut service.metadata)?;
                 service.into()
             }
+            ("node.k8s.io/v1", "RuntimeClass") => {
+                let mut class: RuntimeClass = self.typed()?;
+                self.named("RuntimeClass", &class.metadata)?;
+                class.metadata.namespace = None;
+                // Nobody else checks it here.
+                if let Some(why) = NameKind::Label.faults(&class.handler).first() {
+                    return Err(self.fault(format!("RuntimeClass with handler {:?}: {why}", class.handler)));
+                }
+                class.into()
+            }
             _ => {
                 manifest.skipped.push(head.kind);
                 return Ok(());
@@ -162,11 +179,16 @@ impl Document<'_> {
     }
 
     fn complete(&self, kind: &str, metadata: &mut ObjectMeta) -> Result<(), Fault> {
-        if metadata.name.as_deref().is_none_or(str::is_empty) {
-            return Err(self.fault(format!("{kind} without metadata.name")));
-        }
+        self.named(kind, metadata)?;
         metadata.namespace.get_or_insert_with(|| "default".to_owned());
         Ok(())
+    }
+
+    fn named(&self, kind: &str, metadata: &ObjectMeta) -> Result<(), Fault> {
+        match metadata.name.as_deref() {
+            None | Some("") => Err(self.fault(format!("{kind} without metadata.name"))),
+            Some(_) => Ok(()),
+        }
     }
 
     /// Keys become file names in volumes, and nobody else checks them here: `../../x` must not get in.
@@ -268,11 +290,19 @@ apiVersion: v1
 kind: Pod
 metadata: {name: web}
 ---
+apiVersion: node.k8s.io/v1
+kind: RuntimeClass
+metadata: {name: sandboxed}
+handler: kata
+---
 ";
         let manifest = parse(text).unwrap();
         assert_eq!(manifest.skipped, ["Pod"]);
         let keys: Vec<_> = manifest.objects.iter().map(|o| o.key().to_string()).collect();
-        assert_eq!(keys, ["secret default/db", "configmap shop/settings"]);
+        assert_eq!(
+            keys,
+            ["secret default/db", "configmap shop/settings", "runtimeclass sandboxed"]
+        );
         let data = secret_data(&manifest.objects[0]);
         assert_eq!(data["user"], b"admin");
         assert_eq!(data["password"], b"new", "stringData wins");
@@ -314,6 +344,11 @@ metadata: {name: web}
                 "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {../x: y}",
                 4,
                 "\"../x\"",
+            ),
+            (
+                "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: a}\nhandler: a/b",
+                4,
+                "handler \"a/b\"",
             ),
             (
                 "apiVersion: v1\nkind: Secret\nmetadata: {name: a}\ndata:\n  p: hunter2!",

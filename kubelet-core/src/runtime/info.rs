@@ -42,17 +42,24 @@ impl RuntimeCondition {
 }
 
 /// A way of running pods that a RuntimeClass can name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RuntimeHandler {
     /// Its name; empty for the default one.
     pub name: String,
+    /// Whether what is mounted below a read-only mount can be made read-only too.
+    pub recursive_read_only_mounts: bool,
+    /// Whether its pods can have users of their own.
+    pub user_namespaces: bool,
 }
 
 impl RuntimeHandler {
-    /// A handler of that name.
+    /// A handler of that name, which can do nothing special.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into() }
+        Self {
+            name: name.into(),
+            ..Self::default()
+        }
     }
 }
 
@@ -76,7 +83,7 @@ pub struct RuntimeInfo {
     pub version: String,
     /// Its conditions. A missing one counts as not met.
     pub conditions: Vec<RuntimeCondition>,
-    /// Its handlers.
+    /// Its handlers. One that is not among them can do nothing special, but may exist.
     pub handlers: Vec<RuntimeHandler>,
     /// Its cgroup driver, where it says.
     pub cgroup_driver: Option<CgroupDriver>,
