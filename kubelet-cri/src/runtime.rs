@@ -78,6 +78,24 @@ impl CriRuntime {
             Some(other) if other != endpoint => dial(other)?,
             _ => channel.clone(),
         };
+        Self::over(endpoint, channel, image_channel, settings).await
+    }
+
+    /// As [`connect_with`](Self::connect_with), over a channel of the caller's, which may lead anywhere. `name` stands in logs and
+    /// errors. An image endpoint in the settings is not looked at.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoAnswer`] if no usable runtime answers.
+    pub async fn connect_over(name: &str, channel: Channel, settings: CriSettings) -> Result<Self, ConnectError> {
+        Self::over(name, channel.clone(), channel, settings).await
+    }
+
+    async fn over(
+        endpoint: &str,
+        channel: Channel,
+        image_channel: Channel,
+        settings: CriSettings,
+    ) -> Result<Self, ConnectError> {
         let client = Client::new(channel, image_channel, settings);
         let no_answer = |source| ConnectError::NoAnswer {
             endpoint: endpoint.to_owned(),
@@ -110,6 +128,15 @@ fn selector(of: Scope<'_>) -> std::collections::BTreeMap<String, String> {
     match of {
         Scope::All => std::collections::BTreeMap::new(),
         Scope::Pod(uid) => std::collections::BTreeMap::from([(label::POD_UID.to_owned(), uid.to_string())]),
+    }
+}
+
+/// A name is reserved by an object, or by a call that goes on and of which nothing shows yet.
+fn reserved(what: String, is_there: bool) -> RuntimeError {
+    if is_there {
+        RuntimeError::Taken { what }
+    } else {
+        RuntimeError::Busy { what }
     }
 }
 
@@ -254,7 +281,14 @@ impl ContainerRuntime for CriRuntime {
         };
         let limit = self.client.limit().saturating_mul(2);
         let mut runtime = self.client.runtime();
-        let said = answer(op, limit, runtime.run_pod_sandbox(within(limit, request))).await?;
+        let said = match answer(op, limit, runtime.run_pod_sandbox(within(limit, request))).await {
+            Err(RuntimeError::Taken { what }) => {
+                let listed = self.list_sandboxes(Scope::Pod(&config.pod_uid)).await;
+                let is_there = listed.is_ok_and(|all| all.iter().any(|record| record.attempt == config.attempt));
+                return Err(reserved(what, is_there));
+            }
+            said => said?,
+        };
         if said.pod_sandbox_id.is_empty() {
             return Err(op.bad_answer("a sandbox without an id"));
         }
@@ -298,7 +332,15 @@ impl ContainerRuntime for CriRuntime {
         };
         let limit = self.client.limit();
         let mut runtime = self.client.runtime();
-        let said = answer(op, limit, runtime.create_container(within(limit, request))).await?;
+        let said = match answer(op, limit, runtime.create_container(within(limit, request))).await {
+            Err(RuntimeError::Taken { what }) => {
+                let (name, attempt) = (&req.container.name, req.container.attempt);
+                let listed = self.list_containers(Scope::Pod(&req.sandbox.pod_uid)).await;
+                let is_this = |record: &ContainerRecord| record.name == *name && record.attempt == attempt;
+                return Err(reserved(what, listed.is_ok_and(|all| all.iter().any(is_this))));
+            }
+            said => said?,
+        };
         if said.container_id.is_empty() {
             return Err(op.bad_answer("a container without an id"));
         }

@@ -1,18 +1,22 @@
 //! The in-memory runtime.
 
 mod call;
+pub(crate) mod command;
 mod control;
-mod effect;
+pub(crate) mod effect;
+#[cfg(feature = "fake-cri")]
+pub(crate) mod events;
 mod exec;
 mod fault;
 mod gate;
 mod hints;
 mod images;
 pub(crate) mod journal;
+pub(crate) mod original;
 mod program;
-mod runtime;
-mod state;
-mod world;
+pub(crate) mod runtime;
+pub(crate) mod state;
+pub(crate) mod world;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -4,6 +4,8 @@
 mod containerd;
 pub mod contract;
 mod fake;
+#[cfg(feature = "fake-cri")]
+mod fake_cri;
 mod pods;
 mod provider;
 mod simulator;
@@ -18,6 +20,8 @@ pub use fake::{
     Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,
     Program, ProgramFor, Script, Subject,
 };
+#[cfg(feature = "fake-cri")]
+pub use fake_cri::{CriFault, CriScript, FakeCri, FakeCriBuilder, Rpc};
 pub use pods::{ContainerBuilder, PodBuilder, exec_probe};
 pub use provider::{FakeProvider, ProviderCall, ProviderOp};
 pub use simulator::{Invariant, Simulation, SimulationReport, SimulationSettings, Violation};

@@ -170,12 +170,26 @@ impl FakeRuntime {
         self.disturb(State::reboot);
     }
 
+    /// Lets the machine start anew without what it kept: all sandboxes and containers are gone, calls in flight are cut off
+    /// and what was still on its way is forgotten. Images stay. The runtime answers at once.
+    pub fn lose_everything(&self) {
+        self.disturb(|state, now| {
+            state.reboot(now);
+            let all: Vec<u64> = state.world.sandboxes.keys().copied().collect();
+            for n in all {
+                state.world.take_sandbox(n);
+            }
+        });
+    }
+
     /// Ends all streams of hints with an error.
     pub fn break_streams(&self) {
         self.disturb(|state, _| {
             state.faults.note(FaultKind::StreamBreak);
             let words = state.faults.words();
             state.listeners.break_all(&words);
+            #[cfg(feature = "fake-cri")]
+            state.events.break_all(&words);
         });
     }
 

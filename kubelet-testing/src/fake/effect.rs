@@ -9,6 +9,7 @@ use kubelet_core::{
 };
 use tokio::time::Instant;
 
+use crate::fake::original::Original;
 use crate::fake::program::Program;
 use crate::fake::world::{KILLED, World};
 
@@ -17,6 +18,7 @@ pub(crate) enum Effect {
     RunSandbox {
         config: Arc<SandboxConfig>,
         handler: String,
+        original: Original,
     },
     StopSandbox(SandboxId),
     RemoveSandbox(SandboxId),
@@ -26,6 +28,7 @@ pub(crate) enum Effect {
         config: Arc<ContainerConfig>,
         /// A text refuses the container.
         program: Result<Box<Program>, String>,
+        original: Original,
     },
     Start(ContainerId),
     Stop(ContainerId, Duration),
@@ -52,13 +55,18 @@ impl World {
 
     fn carry_out(&mut self, effect: &Effect, now: Instant) -> Result<Made, RuntimeError> {
         match effect {
-            Effect::RunSandbox { config, handler } => self.run_sandbox(config, handler, now),
+            Effect::RunSandbox {
+                config,
+                handler,
+                original,
+            } => self.run_sandbox(config, handler, original, now),
             Effect::Create {
                 sandbox,
                 pod,
                 config,
                 program,
-            } => self.create(sandbox, pod, config, program, now),
+                original,
+            } => self.create(sandbox, pod, config, (program, original), now),
             Effect::Start(id) => self.start(id, now),
             Effect::StopSandbox(id) => {
                 if let Some(n) = self.sandbox_number(id) {
@@ -117,7 +125,13 @@ impl World {
         }
     }
 
-    fn run_sandbox(&mut self, config: &Arc<SandboxConfig>, handler: &str, now: Instant) -> Result<Made, RuntimeError> {
+    fn run_sandbox(
+        &mut self,
+        config: &Arc<SandboxConfig>,
+        handler: &str,
+        original: &Original,
+        now: Instant,
+    ) -> Result<Made, RuntimeError> {
         let (uid, attempt) = (&config.pod_uid, config.attempt);
         let what = || format!("sandbox {attempt} of pod {uid}");
         let mut ready = false;
@@ -146,7 +160,7 @@ impl World {
                 label::POD_UID
             ));
         }
-        let id = self.add_sandbox(config.clone(), handler.to_owned(), marked, now);
+        let id = self.add_sandbox(config.clone(), handler.to_owned(), original.clone(), marked, now);
         Ok(Made::Sandbox(id))
     }
 
@@ -155,7 +169,7 @@ impl World {
         sandbox: &SandboxId,
         uid: &PodUid,
         config: &Arc<ContainerConfig>,
-        program: &Result<Box<Program>, String>,
+        (program, original): (&Result<Box<Program>, String>, &Original),
         now: Instant,
     ) -> Result<Made, RuntimeError> {
         let (name, attempt) = (&config.name, config.attempt);
@@ -195,7 +209,8 @@ impl World {
                 label::POD_UID
             ));
         }
-        let id = self.add_container(n, uid.clone(), config.clone(), Program::clone(program), marked, now);
+        let made = (Program::clone(program), original.clone());
+        let id = self.add_container(n, uid.clone(), config.clone(), made, marked, now);
         Ok(Made::Container(id))
     }
 

@@ -9,10 +9,14 @@ use tokio::time;
 
 use crate::fake::FakeRuntime;
 use crate::fake::call::{Op, Subject};
+use crate::fake::command;
 use crate::fake::effect::no_container;
 use crate::fake::gate::Passage;
 use crate::fake::program::Program;
 use crate::fake::world::KILLED;
+
+/// Longer than any test.
+const FOR_EVER: Duration = Duration::from_secs(1 << 32);
 
 /// A command that is to run in a fake container.
 #[derive(Clone, Debug)]
@@ -80,14 +84,21 @@ impl fmt::Debug for ExecScript {
     }
 }
 
-/// Without a script the command says itself how it goes, with the words `exit` and `after` of a [`Program`]; any other
-/// succeeds at once.
+/// Without a script the command says itself how it goes, with the words `exit` and `after` of a [`Program`], or as one of the
+/// commands that are known (`sleep 5`, `false`, `sh -c 'exit 3'`); any other succeeds at once.
 fn by_command(command: &[String]) -> ExecAnswer {
     match Program::from_words(command.iter().map(String::as_str)) {
-        Ok(program) => {
-            let (after, code) = program.and_then(|p| p.end).unwrap_or_default();
+        Ok(Some(program)) => {
+            let (after, code) = program.end.unwrap_or_default();
             ExecAnswer::exit(code).after(after)
         }
+        Ok(None) => match command::Script::read(command) {
+            Some(script) => {
+                let (after, code) = script.program.end.unwrap_or((FOR_EVER, 0));
+                ExecAnswer::output(ExecOutput::new(code, script.output, "")).after(after)
+            }
+            None => ExecAnswer::exit(0),
+        },
         Err(text) => ExecAnswer::refused(text),
     }
 }

@@ -144,6 +144,18 @@ impl ImageStore {
     }
 }
 
+#[cfg(feature = "fake-cri")]
+impl ImageStore {
+    /// The id of an image by one of its names; empty where it is not present.
+    pub(crate) fn id(&self, name: &str) -> String {
+        self.find(name).map(|image| image.id.to_string()).unwrap_or_default()
+    }
+
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.present.values().map(|image| image.size_bytes).sum()
+    }
+}
+
 /// An id that depends on nothing but the name, in the form of a digest.
 fn id_of(name: &str) -> ImageId {
     let seed = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {

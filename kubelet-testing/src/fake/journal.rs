@@ -86,6 +86,8 @@ pub(crate) enum Happened {
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     entries: Option<Vec<(Instant, Happened)>>,
+    /// What is still to be told to those who listen to events, if anybody does.
+    feed: Option<Vec<(Instant, Happened)>>,
     /// Whether a call is being carried out, and whether its caller has left it.
     pub(crate) calling: bool,
     pub(crate) late: bool,
@@ -97,8 +99,15 @@ impl Journal {
     }
 
     pub(crate) fn note(&mut self, at: Instant, happened: impl FnOnce() -> Happened) {
-        if let Some(entries) = &mut self.entries {
-            entries.push((at, happened()));
+        match (&mut self.entries, &mut self.feed) {
+            (None, None) => {}
+            (Some(entries), None) => entries.push((at, happened())),
+            (None, Some(feed)) => feed.push((at, happened())),
+            (Some(entries), Some(feed)) => {
+                let happened = happened();
+                feed.push((at, happened.clone()));
+                entries.push((at, happened));
+            }
         }
     }
 
@@ -109,5 +118,17 @@ impl Journal {
     /// Who is at work, where nothing says otherwise.
     pub(crate) fn hand(&self) -> By {
         if self.calling { By::Caller } else { By::Fault }
+    }
+}
+
+#[cfg(feature = "fake-cri")]
+impl Journal {
+    /// Begins to keep what is to be told, or ends it.
+    pub(crate) fn feed(&mut self, wanted: bool) {
+        self.feed = wanted.then(|| self.feed.take().unwrap_or_default());
+    }
+
+    pub(crate) fn take_feed(&mut self) -> Vec<(Instant, Happened)> {
+        self.feed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }

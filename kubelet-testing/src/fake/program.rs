@@ -188,7 +188,7 @@ pub enum ProgramFor {
 }
 
 /// Reads a time such as `1m30s`; nothing if it is malformed.
-fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let mut rest = text;
     let mut total = Duration::ZERO;
     while !rest.is_empty() {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use kubelet_core::{
-    ContainerId, ContainerRecord, ContainerRuntime, ContainerStatus, CreateContainer, ExecOutput, ExecRequest,
-    LinuxResources, RuntimeError, RuntimeHint, RuntimeInfo, SandboxConfig, SandboxId, SandboxRecord, SandboxStatus,
-    Scope, Target, async_trait,
+    ContainerConfig, ContainerId, ContainerRecord, ContainerRuntime, ContainerStatus, CreateContainer, ExecOutput,
+    ExecRequest, LinuxResources, PodUid, RuntimeError, RuntimeHint, RuntimeInfo, SandboxConfig, SandboxId,
+    SandboxRecord, SandboxStatus, Scope, Target, async_trait,
 };
 use tokio::time::Instant;
 
@@ -17,9 +17,11 @@ use crate::fake::call::{Op, Outcome, Subject};
 use crate::fake::effect::{Effect, Made, no_container, no_sandbox};
 use crate::fake::gate::{Passage, apply};
 use crate::fake::hints;
+use crate::fake::original::Original;
+use crate::fake::program::Program;
 use crate::fake::state::State;
 
-fn of_scope(of: Scope<'_>) -> Subject {
+pub(crate) fn of_scope(of: Scope<'_>) -> Subject {
     Subject {
         pod: match of {
             Scope::All => None,
@@ -29,14 +31,14 @@ fn of_scope(of: Scope<'_>) -> Subject {
     }
 }
 
-fn of_sandbox(id: &SandboxId) -> Subject {
+pub(crate) fn of_sandbox(id: &SandboxId) -> Subject {
     Subject {
         sandbox_id: Some(id.clone()),
         ..Subject::default()
     }
 }
 
-fn of_container(id: &ContainerId) -> Subject {
+pub(crate) fn of_container(id: &ContainerId) -> Subject {
     Subject {
         container_id: Some(id.clone()),
         ..Subject::default()
@@ -82,6 +84,74 @@ impl State {
     }
 }
 
+impl FakeRuntime {
+    pub(crate) async fn make_sandbox(
+        &self,
+        config: Arc<SandboxConfig>,
+        handler: &str,
+        original: Original,
+    ) -> Result<SandboxId, RuntimeError> {
+        let subject = Subject {
+            pod: Some(config.pod_uid.clone()),
+            attempt: Some(config.attempt),
+            ..Subject::default()
+        };
+        let effect = Effect::RunSandbox {
+            config,
+            handler: handler.to_owned(),
+            original,
+        };
+        match self.change(Op::RunSandbox, subject, effect).await? {
+            Made::Sandbox(id) => Ok(id),
+            _ => Err(RuntimeError::unsupported("run_sandbox")),
+        }
+    }
+
+    /// Records that somebody wants to listen; an error says why they cannot.
+    pub(crate) fn begin_events(&self) -> Result<(), RuntimeError> {
+        let mut state = self.lock();
+        state.advance(Instant::now());
+        let at = state.made.elapsed();
+        let number = state.log.begin(at, Op::Events, Subject::default());
+        state.log.end(number, at, Op::Events, Outcome::Done);
+        if !state.has_events {
+            return Err(RuntimeError::unsupported("events"));
+        }
+        if state.is_down() {
+            return Err(RuntimeError::unavailable("events", state.faults.words()));
+        }
+        Ok(())
+    }
+
+    /// A text instead of a program refuses the container.
+    pub(crate) async fn make_container(
+        &self,
+        sandbox: &SandboxId,
+        pod: &PodUid,
+        config: Arc<ContainerConfig>,
+        (program, original): (Result<Program, String>, Original),
+    ) -> Result<ContainerId, RuntimeError> {
+        let subject = Subject {
+            pod: Some(pod.clone()),
+            container: Some(config.name.clone()),
+            attempt: Some(config.attempt),
+            sandbox_id: Some(sandbox.clone()),
+            ..Subject::default()
+        };
+        let effect = Effect::Create {
+            sandbox: sandbox.clone(),
+            pod: pod.clone(),
+            config,
+            program: program.map(Box::new),
+            original,
+        };
+        match self.change(Op::CreateContainer, subject, effect).await? {
+            Made::Container(id) => Ok(id),
+            _ => Err(RuntimeError::unsupported("create_container")),
+        }
+    }
+}
+
 #[async_trait]
 impl ContainerRuntime for FakeRuntime {
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError> {
@@ -120,19 +190,8 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig, handler: &str) -> Result<SandboxId, RuntimeError> {
-        let subject = Subject {
-            pod: Some(config.pod_uid.clone()),
-            attempt: Some(config.attempt),
-            ..Subject::default()
-        };
-        let effect = Effect::RunSandbox {
-            config: Arc::new(config.clone()),
-            handler: handler.to_owned(),
-        };
-        match self.change(Op::RunSandbox, subject, effect).await? {
-            Made::Sandbox(id) => Ok(id),
-            _ => Err(RuntimeError::unsupported("run_sandbox")),
-        }
+        self.make_sandbox(Arc::new(config.clone()), handler, Original::default())
+            .await
     }
 
     async fn stop_sandbox(&self, id: &SandboxId) -> Result<(), RuntimeError> {
@@ -148,23 +207,9 @@ impl ContainerRuntime for FakeRuntime {
     async fn create_container(&self, req: CreateContainer<'_>) -> Result<ContainerId, RuntimeError> {
         let uid = &req.sandbox.pod_uid;
         let program = self.lock().program(uid, req.container);
-        let subject = Subject {
-            pod: Some(uid.clone()),
-            container: Some(req.container.name.clone()),
-            attempt: Some(req.container.attempt),
-            sandbox_id: Some(req.sandbox_id.clone()),
-            ..Subject::default()
-        };
-        let effect = Effect::Create {
-            sandbox: req.sandbox_id.clone(),
-            pod: uid.clone(),
-            config: Arc::new(req.container.clone()),
-            program: program.map(Box::new),
-        };
-        match self.change(Op::CreateContainer, subject, effect).await? {
-            Made::Container(id) => Ok(id),
-            _ => Err(RuntimeError::unsupported("create_container")),
-        }
+        let config = Arc::new(req.container.clone());
+        self.make_container(req.sandbox_id, uid, config, (program, Original::default()))
+            .await
     }
 
     async fn start_container(&self, id: &ContainerId) -> Result<(), RuntimeError> {
@@ -219,23 +264,9 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     fn events(&self) -> BoxStream<'static, Result<RuntimeHint, RuntimeError>> {
-        let refused = {
-            let mut state = self.lock();
-            state.advance(Instant::now());
-            let at = state.made.elapsed();
-            let number = state.log.begin(at, Op::Events, Subject::default());
-            state.log.end(number, at, Op::Events, Outcome::Done);
-            if !state.has_events {
-                Some(RuntimeError::unsupported("events"))
-            } else if state.is_down() {
-                Some(RuntimeError::unavailable("events", state.faults.words()))
-            } else {
-                None
-            }
-        };
-        match refused {
-            Some(error) => stream::iter([Err(error)]).boxed(),
-            None => hints::listen(self),
+        match self.begin_events() {
+            Err(error) => stream::iter([Err(error)]).boxed(),
+            Ok(()) => hints::listen(self),
         }
     }
 }

@@ -11,6 +11,8 @@ use kubelet_core::{
 use tokio::time::Instant;
 
 use crate::fake::call::{CallLog, Op, Subject};
+#[cfg(feature = "fake-cri")]
+use crate::fake::events::EventListeners;
 use crate::fake::exec::ExecScript;
 use crate::fake::fault::{FaultKind, Faults};
 use crate::fake::hints::{Delivery, Listeners};
@@ -24,6 +26,8 @@ pub(crate) struct State {
     pub(crate) faults: Faults,
     pub(crate) log: CallLog,
     pub(crate) listeners: Listeners,
+    #[cfg(feature = "fake-cri")]
+    pub(crate) events: EventListeners,
     pub(crate) images: ImageStore,
     pub(crate) info: RuntimeInfo,
     pub(crate) latencies: BTreeMap<Op, Duration>,
@@ -66,6 +70,8 @@ impl State {
             faults: Faults::new(seed),
             log: CallLog::new(call_limit),
             listeners: Listeners::default(),
+            #[cfg(feature = "fake-cri")]
+            events: EventListeners::default(),
             images: ImageStore::default(),
             info: RuntimeInfo::new("fake", "1.0.0"),
             latencies: BTreeMap::new(),
@@ -98,6 +104,8 @@ impl State {
         for uid in std::mem::take(&mut self.world.touched) {
             self.hint(&uid);
         }
+        #[cfg(feature = "fake-cri")]
+        self.deliver_events();
         let next = self.world.next_instant();
         let sooner = match (next, self.sleeping_until) {
             (Some(next), Some(until)) => next < until,
@@ -107,6 +115,8 @@ impl State {
         self.sleeping_until = next;
         if sooner {
             self.listeners.nudge();
+            #[cfg(feature = "fake-cri")]
+            self.events.nudge();
         }
     }
 
@@ -224,10 +234,12 @@ impl State {
         self.epoch += 1;
         let words = self.faults.words();
         self.listeners.break_all(&words);
+        #[cfg(feature = "fake-cri")]
+        self.events.break_all(&words);
         self.world.wake_all();
     }
 
-    fn strikes(&mut self, kind: FaultKind) -> bool {
+    pub(crate) fn strikes(&mut self, kind: FaultKind) -> bool {
         let strikes = self.faults.strikes(kind);
         if strikes {
             self.faults.note(kind);
@@ -237,9 +249,14 @@ impl State {
 
     /// What a container does, by its arguments, what was set, and its image.
     pub(crate) fn program(&self, uid: &PodUid, config: &ContainerConfig) -> Result<Program, String> {
+        Ok(self.scripted(uid, config)?.unwrap_or_default())
+    }
+
+    /// The same; nothing where nothing of them says so.
+    pub(crate) fn scripted(&self, uid: &PodUid, config: &ContainerConfig) -> Result<Option<Program>, String> {
         let words = config.args.iter().map(String::as_str);
         if let Some(program) = Program::from_words(words)? {
-            return Ok(program);
+            return Ok(Some(program));
         }
         let keys = [
             ProgramFor::Container(uid.clone(), config.name.clone()),
@@ -247,9 +264,7 @@ impl State {
             ProgramFor::Image(config.image.asked.clone()),
         ];
         let set = keys.iter().find_map(|key| self.programs.get(key).cloned());
-        Ok(set
-            .or_else(|| Program::from_image(&config.image.asked))
-            .unwrap_or_default())
+        Ok(set.or_else(|| Program::from_image(&config.image.asked)))
     }
 
     /// Fills in pod, name and attempt for ids that are known.

@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::fake::effect::Effect;
 use crate::fake::journal::{By, Happened, Journal};
+use crate::fake::original::Original;
 use crate::fake::program::Program;
 
 /// Code of a process that was killed: 128 plus SIGKILL.
@@ -32,6 +33,8 @@ pub(crate) struct Sandbox {
     pub(crate) id: SandboxId,
     pub(crate) config: Arc<SandboxConfig>,
     pub(crate) handler: String,
+    #[cfg_attr(not(feature = "fake-cri"), expect(dead_code, reason = "read by other faces"))]
+    pub(crate) original: Original,
     pub(crate) state: SandboxState,
     pub(crate) created: Timestamp,
     pub(crate) ips: Vec<IpAddr>,
@@ -49,6 +52,8 @@ pub(crate) struct Container {
     pub(crate) config: Arc<ContainerConfig>,
     pub(crate) log_path: Option<PathBuf>,
     pub(crate) program: Program,
+    #[cfg_attr(not(feature = "fake-cri"), expect(dead_code, reason = "read by other faces"))]
+    pub(crate) original: Original,
     pub(crate) state: ContainerState,
     pub(crate) created: Timestamp,
     pub(crate) started: Option<Timestamp>,
@@ -159,7 +164,7 @@ impl World {
     }
 
     /// The wall time at an instant. Kept with what happened then: worked out anew at each look, it would waver.
-    fn wall(&self, at: Instant) -> Timestamp {
+    pub(crate) fn wall(&self, at: Instant) -> Timestamp {
         let Some((instant, wall)) = self.anchor else {
             return Timestamp::UNIX_EPOCH;
         };
@@ -223,6 +228,7 @@ impl World {
         &mut self,
         config: Arc<SandboxConfig>,
         handler: String,
+        original: Original,
         marked: bool,
         now: Instant,
     ) -> SandboxId {
@@ -245,6 +251,7 @@ impl World {
             id: id.clone(),
             config,
             handler,
+            original,
             state: SandboxState::Ready,
             created: self.wall(now),
             ips,
@@ -262,7 +269,7 @@ impl World {
         sandbox: u64,
         pod: PodUid,
         config: Arc<ContainerConfig>,
-        program: Program,
+        (program, original): (Program, Original),
         marked: bool,
         now: Instant,
     ) -> ContainerId {
@@ -289,6 +296,7 @@ impl World {
             config,
             log_path,
             program,
+            original,
             state: ContainerState::Created,
             created: self.wall(now),
             started: None,

@@ -1,0 +1,88 @@
+//! The contracts of runtimes and of image services, over a real socket.
+
+use std::time::Duration;
+
+use kubelet_core::ImageRef;
+use kubelet_cri::CriRuntime;
+use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload};
+use kubelet_testing::{Action, FakeCri, FakeImage, FakeRuntime, Op, Script};
+use tempfile::TempDir;
+
+/// A fake behind a socket, a client of it, and the folder of both.
+async fn connect(world: FakeRuntime) -> (FakeCri, CriRuntime, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("cri.sock");
+    let fake = FakeCri::new(world);
+    fake.listen(&socket).await.unwrap();
+    let runtime = CriRuntime::connect(&format!("unix://{}", socket.display()))
+        .await
+        .unwrap();
+    (fake, runtime, folder)
+}
+
+async fn runtime() -> Option<(CriRuntime, RuntimeFixture)> {
+    let world = FakeRuntime::new();
+    let (fake, runtime, folder) = connect(world.clone()).await;
+    let logs = folder.path().join("logs");
+    let (down, up) = (fake.clone(), (fake, folder));
+    let shell = |script: &str| Workload::image("fake/busybox:1").command(["/bin/sh", "-c", script]);
+    let fixture = RuntimeFixture::new(
+        logs,
+        shell("trap 'exit 0' TERM; while :; do sleep 1; done"),
+        move |code| shell(&format!("exit {code}")),
+        shell("trap '' TERM; sleep infinity"),
+    )
+    .unstartable(Workload::image("fake/app:1").args(["refuse-start=no such file"]))
+    .exec(ExecCommands::shell())
+    .patience(Duration::from_secs(10))
+    .outage(
+        move || {
+            let fake = down.clone();
+            async move { fake.go_down().await }
+        },
+        move || {
+            let fake = up.0.clone();
+            async move { fake.come_up().await.unwrap() }
+        },
+    )
+    .next_create_outlives(move || {
+        let action = Action::Outlive {
+            deadline: Duration::from_millis(20),
+            late: Duration::from_millis(50),
+        };
+        world.script(Script::next(Op::CreateContainer, action));
+        std::future::ready(())
+    });
+    Some((runtime, fixture))
+}
+
+async fn images() -> Option<(CriRuntime, ImageFixture)> {
+    let world = FakeRuntime::new();
+    let slow = Duration::from_secs(1);
+    world.set_image("fake/slow:1", FakeImage::new().pull_latency(slow));
+    world.set_image("fake/missing:1", FakeImage::refused("fake/missing:1: not found"));
+    let (fake, images, folder) = connect(world).await;
+    let (down, up) = (fake.clone(), (fake, folder));
+    let image = |name: &str| ImageRef::new(name);
+    let fixture = ImageFixture::new(image("fake/a:1"), image("fake/b:1"), image("fake/missing:1"))
+        .slow(image("fake/slow:1"), slow)
+        .outage(
+            move || {
+                let fake = down.clone();
+                async move { fake.go_down().await }
+            },
+            move || {
+                let fake = up.0.clone();
+                async move { fake.come_up().await.unwrap() }
+            },
+        );
+    Some((images, fixture))
+}
+
+mod container_runtime {
+    kubelet_testing::runtime_contract!(super::runtime);
+}
+
+mod image_service {
+    kubelet_testing::image_contract!(super::images);
+}

@@ -1,0 +1,5 @@
+//! Over a fake runtime that speaks CRI: no root, no containers, every fault.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
+
+mod contract;
