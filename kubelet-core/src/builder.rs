@@ -29,6 +29,7 @@ use crate::settings::Settings;
 use crate::signals::pod_signals;
 use crate::source::PodSource;
 use crate::state_dir::StateDir;
+use crate::stats::{StatsLayers, StatsProvider};
 use crate::status::{StatusManager, StatusSettings, StatusSink};
 use crate::syncer::PodSyncer;
 use crate::validation::ApiReference;
@@ -120,6 +121,7 @@ pub struct KubeletBuilder {
     events: Arc<dyn EventSink>,
     parts: Vec<Arc<dyn Runnable>>,
     metric_sources: Vec<Arc<dyn MetricSource>>,
+    stats: Vec<Arc<dyn StatsProvider>>,
     clock: Arc<dyn Clock>,
     random: Arc<dyn RandomSource>,
     place: Place,
@@ -150,6 +152,7 @@ impl KubeletBuilder {
             events: Arc::new(TracingEvents),
             parts: Vec::new(),
             metric_sources: Vec::new(),
+            stats: Vec::new(),
             clock: Arc::new(SystemClock),
             random: Arc::new(SeededRandom::from_process()),
             place: Place::Disk {
@@ -226,6 +229,12 @@ impl KubeletBuilder {
     /// Adds a part with work of its own. Repeatable; they start in the order added within their phase.
     pub fn run(mut self, part: impl Runnable) -> Self {
         self.parts.push(Arc::new(part));
+        self
+    }
+
+    /// Adds a source of what pods use. Repeatable: what a later one knows takes the place of what an earlier one does.
+    pub fn stats(mut self, provider: impl StatsProvider) -> Self {
+        self.stats.push(Arc::new(provider));
         self
     }
 
@@ -551,6 +560,7 @@ impl KubeletBuilder {
             pleg_health: pleg_health.clone(),
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
+            stats: StatsLayers::new(self.stats),
             image_gc: image_collector.as_ref().map(|collector| collector.metrics.clone()),
         });
         let node = NodeContext {

@@ -8,6 +8,7 @@ mod hooks;
 mod images;
 mod kill;
 mod memory;
+mod permits;
 mod resolver;
 mod resources;
 mod runtime_class;
@@ -39,6 +40,7 @@ pub(crate) use resolver::NodeDns;
 pub(crate) use security::SecurityDefaults;
 
 use memory::PodMemory;
+use permits::StartPermits;
 
 /// Runs pods as containers: over a runtime, its images, and a generator that looks at it.
 ///
@@ -87,6 +89,7 @@ pub(crate) struct ContainerSyncer {
     memory: Mutex<BTreeMap<PodUid, Arc<Mutex<PodMemory>>>>,
     network_not_ready: Mutex<Option<String>>,
     calls: AtomicU64,
+    permits: StartPermits,
 }
 
 impl ContainerSyncer {
@@ -97,6 +100,7 @@ impl ContainerSyncer {
             node.image_credentials.clone(),
             &node.settings,
         );
+        let permits = StartPermits::new(node.settings.start_limits.clone());
         Self {
             runtime: parts.runtime.clone(),
             images,
@@ -104,6 +108,7 @@ impl ContainerSyncer {
             memory: Mutex::new(BTreeMap::new()),
             network_not_ready: Mutex::new(None),
             calls: AtomicU64::new(0),
+            permits,
         }
     }
 

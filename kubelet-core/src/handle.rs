@@ -17,6 +17,7 @@ use crate::observation::{ObservedContainer, PodObservation};
 use crate::pleg::{PlegHealth, PodLifecycleEventGenerator};
 use crate::pod::PodRecord;
 use crate::runtime::{ContainerRuntime, ContainerState, ExecOutput, ExecRequest, RuntimeError};
+use crate::stats::{StatsError, StatsLayers, StatsScope, StatsSnapshot};
 use crate::status::{StatusOverride, StatusReader, StatusUpdate};
 use crate::syncer::{KillCause, Termination};
 
@@ -140,6 +141,7 @@ pub(crate) struct HandleParts {
     pub(crate) part_health: PartHealth,
     pub(crate) metric_sources: Vec<Arc<dyn MetricSource>>,
     pub(crate) image_gc: Option<Arc<GcMetrics>>,
+    pub(crate) stats: StatsLayers,
 }
 
 /// A handle to a kubelet. A cheap clone, good before, while and after it runs.
@@ -246,6 +248,17 @@ impl KubeletHandle {
             .ok_or(HandleError::Unsupported { what: "exec" })?;
         let container = self.find(target, ObservedContainer::is_running)?;
         runtime.exec(&container.id, request).await.map_err(HandleError::Runtime)
+    }
+
+    /// Measures what pods use, now. Whoever asks for the same at the same time gets the same answer.
+    ///
+    /// # Errors
+    /// [`StatsError::NoProvider`] without a source of usage, [`StatsError::Failed`] if none could measure.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn stats(&self, of: StatsScope) -> Result<Arc<StatsSnapshot>, StatsError> {
+        self.parts.stats.collect(of).await
     }
 
     fn find(

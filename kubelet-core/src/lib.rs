@@ -38,6 +38,7 @@ mod settings;
 mod signals;
 mod source;
 mod state_dir;
+mod stats;
 mod status;
 mod syncer;
 mod validation;
@@ -114,13 +115,17 @@ pub use runtime::{
     RuntimeHandler, RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus,
     Scope, SecurityProfile, SelinuxOptions, Target, annotation, label,
 };
-pub use settings::Settings;
+pub use settings::{Settings, StartLimits};
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
     ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod,
     Removed, SourceContext, SourceError, SourceItem, SourceKind,
 };
 pub use state_dir::{MemoryDisk, StateDir, StateError};
+pub use stats::{
+    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, StatsError,
+    StatsProvider, StatsScope, StatsSnapshot, SwapUsage,
+};
 pub use status::{
     JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,
     StatusManager, StatusOverride, StatusReader, StatusSettings, StatusSink, StatusUpdate, WatchSink, active_deadline,

@@ -1,5 +1,6 @@
 //! Numbers of the engine.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 /// How often and how long. The defaults are those of the upstream kubelet 1.36, where it has them.
@@ -33,6 +34,43 @@ pub struct Settings {
     pub log_check_period: Duration,
     /// Publishes of statuses under way at once, per sink. 8.
     pub parallel_publishes: usize,
+    /// How many sandboxes and containers are made and started at a time.
+    pub start_limits: StartLimits,
+}
+
+/// How many calls that make sandboxes, or make or start containers, are under way at a time. The number moves between the
+/// least and the most, as the runtime keeps up. Pulls, hooks and stops do not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StartLimits {
+    /// The number at first. 8.
+    pub first: NonZeroUsize,
+    /// It never falls below this. 2.
+    pub least: NonZeroUsize,
+    /// It never rises above this. 64.
+    pub most: NonZeroUsize,
+}
+
+impl Default for StartLimits {
+    fn default() -> Self {
+        Self {
+            first: const { NonZeroUsize::new(8).unwrap() },
+            least: const { NonZeroUsize::new(2).unwrap() },
+            most: const { NonZeroUsize::new(64).unwrap() },
+        }
+    }
+}
+
+impl StartLimits {
+    /// Always the same number.
+    #[must_use]
+    pub fn fixed(number: NonZeroUsize) -> Self {
+        Self {
+            first: number,
+            least: number,
+            most: number,
+        }
+    }
 }
 
 impl Default for Settings {
@@ -51,6 +89,7 @@ impl Default for Settings {
             registry_burst: 10,
             log_check_period: Duration::from_secs(10),
             parallel_publishes: 8,
+            start_limits: StartLimits::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ mod lists;
 mod runtime;
 mod sandbox_image;
 mod settings;
+mod stats;
 
 pub use connect::ConnectError;
 pub use runtime::CriRuntime;

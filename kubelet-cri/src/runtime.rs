@@ -124,7 +124,7 @@ impl CriRuntime {
     }
 }
 
-fn selector(of: Scope<'_>) -> std::collections::BTreeMap<String, String> {
+pub(crate) fn selector(of: Scope<'_>) -> std::collections::BTreeMap<String, String> {
     match of {
         Scope::All => std::collections::BTreeMap::new(),
         Scope::Pod(uid) => std::collections::BTreeMap::from([(label::POD_UID.to_owned(), uid.to_string())]),

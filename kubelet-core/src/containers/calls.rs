@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::ContainerSyncer;
+use super::permits::Permit;
 use crate::ids::{ContainerId, SandboxId};
 use crate::runtime::{CreateContainer, ExecOutput, ExecRequest, RuntimeError, SandboxConfig, SandboxStatus};
 use crate::syncer::StepNotes;
@@ -46,14 +47,16 @@ impl ContainerSyncer {
     pub(super) async fn call_run_sandbox(
         &self,
         notes: &StepNotes,
+        permit: Permit,
         config: &SandboxConfig,
         handler: &str,
     ) -> Result<SandboxId, RuntimeError> {
         notes.acted();
         let call = self.runtime.run_sandbox(config, handler);
         // Making a sandbox sets up its network too. Source: kubelet 1.36 gives it twice the time.
-        self.bounded(notes, "run_sandbox", &config.key.to_string(), self.limit() * 2, call)
-            .await
+        let pod = config.key.to_string();
+        let call = self.bounded(notes, "run_sandbox", &pod, self.limit() * 2, call);
+        permit.cover(call).await
     }
 
     pub(super) async fn call_sandbox_status(
@@ -83,19 +86,25 @@ impl ContainerSyncer {
     pub(super) async fn call_create(
         &self,
         notes: &StepNotes,
+        permit: Permit,
         request: CreateContainer<'_>,
     ) -> Result<ContainerId, RuntimeError> {
         notes.acted();
         let call = self.runtime.create_container(request);
-        self.bounded(notes, "create_container", &request.container.name, self.limit(), call)
-            .await
+        let call = self.bounded(notes, "create_container", &request.container.name, self.limit(), call);
+        permit.cover(call).await
     }
 
-    pub(super) async fn call_start(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {
+    pub(super) async fn call_start(
+        &self,
+        notes: &StepNotes,
+        permit: Permit,
+        id: &ContainerId,
+    ) -> Result<(), RuntimeError> {
         notes.acted();
         let call = self.runtime.start_container(id);
-        self.bounded(notes, "start_container", id.as_str(), self.limit(), call)
-            .await
+        let call = self.bounded(notes, "start_container", id.as_str(), self.limit(), call);
+        permit.cover(call).await
     }
 
     pub(super) async fn call_stop(

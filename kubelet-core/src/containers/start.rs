@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::ContainerSyncer;
 use super::kill::KillError;
 use super::memory::BackoffWindow;
+use super::permits::{Permit, StartCall};
 use super::sync::Ground;
 use crate::backoff::{BackoffDecision, CrashKey, go_duration};
 use crate::event::{Event, EventSubject, EventType};
@@ -89,7 +90,8 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(StartError::Stopped);
         }
-        match self.call_start(&cx.notes, &id).await {
+        let permit = self.permit(cx, StartCall::Start).await?;
+        match self.call_start(&cx.notes, permit, &id).await {
             Ok(()) => {}
             Err(error) => {
                 let failed = StartError::of_runtime("RunContainerError", error);
@@ -108,6 +110,10 @@ impl ContainerSyncer {
         }
         self.post_start(cx, pod, view, &id).await?;
         Ok(Started)
+    }
+
+    async fn permit(&self, cx: &StepContext, of: StartCall) -> Result<Permit, StartError> {
+        self.permits.acquire(of, &cx.stop).await.ok_or(StartError::Stopped)
     }
 
     /// Nothing depends on the link but collectors of logs.
@@ -190,6 +196,7 @@ impl ContainerSyncer {
                 return Err(failed);
             }
         };
+        let permit = self.permit(cx, StartCall::Create).await?;
         if cx.stop.is_cancelled() {
             return Err(StartError::Stopped);
         }
@@ -201,7 +208,7 @@ impl ContainerSyncer {
                 .advance(&CrashKey::of(view), ended, self.node.clock.now(), Instant::now());
         }
         let request = CreateContainer::new(&ground.sandbox_id, &ground.sandbox, &config);
-        match self.call_create(&cx.notes, request).await {
+        match self.call_create(&cx.notes, permit, request).await {
             Ok(id) => {
                 cx.events.record(Event::new(
                     EventSubject::container(pod, view),

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::permits::StartCall;
 use super::start::{StartError, Started};
 use crate::actions::{ActionInputs, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions};
 use crate::event::{Event, EventSubject, EventType};
@@ -221,7 +222,11 @@ impl ContainerSyncer {
                 }
                 let (sandbox, handler) = prepared?;
                 self.make_pod_dirs(cx, pod, &sandbox).await?;
-                let sandbox_id = match self.call_run_sandbox(&cx.notes, &sandbox, &handler).await {
+                let Some(permit) = self.permits.acquire(StartCall::Sandbox, &cx.stop).await else {
+                    return Err(SyncError::Stopped);
+                };
+                let made = self.call_run_sandbox(&cx.notes, permit, &sandbox, &handler).await;
+                let sandbox_id = match made {
                     Ok(id) => id,
                     // It may be there already, or turn up later: the next look tells, and it is then used.
                     Err(error) if error.must_look_first() => {

@@ -8,3 +8,4 @@ mod logs;
 mod node;
 mod restart;
 mod security;
+mod stats;
