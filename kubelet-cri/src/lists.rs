@@ -10,6 +10,38 @@ use kubelet_proto::prost::DecodeError;
 use kubelet_proto::prost::Message;
 use kubelet_proto::prost::encoding::{DecodeContext, WireType, decode_varint, skip_field};
 
+/// An answer with a list. One with a piece of it has the same form, and so have their requests.
+pub(crate) trait List: Message + Default + 'static {
+    /// What is listed.
+    type Item;
+    /// The call that answers with the whole list.
+    const WHOLE: &'static str;
+    /// The call that answers with one piece after the other.
+    const PIECES: &'static str;
+
+    fn items(self) -> Vec<Self::Item>;
+}
+
+impl List for SandboxList {
+    type Item = SandboxItem;
+    const WHOLE: &'static str = "/runtime.v1.RuntimeService/ListPodSandbox";
+    const PIECES: &'static str = "/runtime.v1.RuntimeService/StreamPodSandboxes";
+
+    fn items(self) -> Vec<SandboxItem> {
+        self.items
+    }
+}
+
+impl List for ContainerList {
+    type Item = ContainerItem;
+    const WHOLE: &'static str = "/runtime.v1.RuntimeService/ListContainers";
+    const PIECES: &'static str = "/runtime.v1.RuntimeService/StreamContainers";
+
+    fn items(self) -> Vec<ContainerItem> {
+        self.items
+    }
+}
+
 /// `ListPodSandboxResponse`.
 #[derive(Clone, PartialEq, Message)]
 #[prost(prost_path = "kubelet_proto::prost")]

@@ -198,12 +198,8 @@ impl ContainerRuntime for CriRuntime {
                 ..v1::PodSandboxFilter::default()
             }),
         };
-        let limit = self.client.limit();
-        let call = self
-            .client
-            .unary("/runtime.v1.RuntimeService/ListPodSandbox", within(limit, request));
-        let list: SandboxList = answer(op, limit, call).await?;
-        let ours = list.items.into_iter().filter_map(|item| {
+        let list = self.client.list::<_, SandboxList>(op, request).await?;
+        let ours = list.into_iter().filter_map(|item| {
             let uid = item.mark.pod_uid?;
             let attempt = item.metadata.map_or(0, |metadata| metadata.attempt);
             let created_at = timestamp(item.created_at).unwrap_or_default();
@@ -226,12 +222,8 @@ impl ContainerRuntime for CriRuntime {
                 ..v1::ContainerFilter::default()
             }),
         };
-        let limit = self.client.limit();
-        let call = self
-            .client
-            .unary("/runtime.v1.RuntimeService/ListContainers", within(limit, request));
-        let list: ContainerList = answer(op, limit, call).await?;
-        let ours = list.items.into_iter().filter_map(|item| {
+        let list = self.client.list::<_, ContainerList>(op, request).await?;
+        let ours = list.into_iter().filter_map(|item| {
             let uid = item.mark.pod_uid?;
             let (name, attempt) = item.metadata.map(|m| (m.name, m.attempt)).unwrap_or_default();
             let created_at = timestamp(item.created_at).unwrap_or_default();

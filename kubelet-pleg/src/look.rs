@@ -27,12 +27,13 @@ pub(crate) async fn list(
     within(timeout, "list", both).await
 }
 
-/// Asks for the status of each of a pod's objects. One that has gone meanwhile is left out.
+/// Asks for the status of each of a pod's objects. One that has gone meanwhile is left out. A runtime may tell the sandbox of a
+/// container in lists alone, as CRI does.
 pub(crate) async fn inspect(
     runtime: &dyn ContainerRuntime,
     uid: &PodUid,
     sandboxes: &[SandboxId],
-    containers: &[ContainerId],
+    containers: &[(ContainerId, SandboxId)],
     timeout: Duration,
 ) -> Result<PodObservation, RuntimeError> {
     within(timeout, "inspect", statuses(runtime, uid, sandboxes, containers)).await
@@ -42,7 +43,7 @@ async fn statuses(
     runtime: &dyn ContainerRuntime,
     uid: &PodUid,
     sandboxes: &[SandboxId],
-    containers: &[ContainerId],
+    containers: &[(ContainerId, SandboxId)],
 ) -> Result<PodObservation, RuntimeError> {
     let mut of_sandboxes = Vec::with_capacity(sandboxes.len());
     // Some runtimes bring the containers along with their sandbox, which saves a call for each.
@@ -50,20 +51,32 @@ async fn statuses(
     for id in sandboxes {
         if let Some(mut status) = unless_gone(runtime.sandbox_status(id).await)? {
             let along = status.containers.take().unwrap_or_default();
-            brought.extend(along.into_iter().map(|container| (container.id.clone(), container)));
+            brought.extend(
+                along
+                    .into_iter()
+                    .map(|container| (container.id.clone(), in_sandbox(container, id))),
+            );
             of_sandboxes.push(status);
         }
     }
     let mut of_containers = Vec::with_capacity(containers.len());
-    for id in containers {
+    for (id, sandbox) in containers {
         match brought.remove(id) {
             Some(status) => of_containers.push(status),
-            None => of_containers.extend(unless_gone(runtime.container_status(id).await)?),
+            None => {
+                let status = unless_gone(runtime.container_status(id).await)?;
+                of_containers.extend(status.map(|status| in_sandbox(status, sandbox)));
+            }
         }
     }
     // Made after the list, so younger than what was asked for: the truth all the same.
     of_containers.extend(brought.into_values());
     Ok(PodObservation::from_statuses(uid.clone(), of_sandboxes, of_containers))
+}
+
+fn in_sandbox(mut status: ContainerStatus, sandbox: &SandboxId) -> ContainerStatus {
+    status.sandbox_id.get_or_insert_with(|| sandbox.clone());
+    status
 }
 
 fn unless_gone<T>(status: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {

@@ -28,7 +28,8 @@ pub(crate) struct Found {
     /// When the look began.
     pub(crate) at: Seq,
     pub(crate) sandboxes: Vec<SandboxId>,
-    pub(crate) containers: Vec<ContainerId>,
+    /// Each with the sandbox that it is in.
+    pub(crate) containers: Vec<(ContainerId, SandboxId)>,
     fingerprint: Fingerprint,
     /// Whether only an inspection begun after this look will do.
     forced: bool,
@@ -227,7 +228,10 @@ impl<'a> Pods<'a> {
         let mut found = Found {
             at,
             sandboxes: sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect(),
-            containers: containers.iter().map(|container| container.id.clone()).collect(),
+            containers: containers
+                .iter()
+                .map(|container| (container.id.clone(), container.sandbox_id.clone()))
+                .collect(),
             fingerprint,
             forced,
             urgency,

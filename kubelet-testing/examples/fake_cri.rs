@@ -42,7 +42,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let cri = FakeCri::builder(runtime);
     let cri = if logs { cri } else { cri.without_logs() }.build();
     cri.listen(&socket).await?;
-    eprintln!("serving on unix://{socket}");
     tokio::signal::ctrl_c().await?;
     Ok(())
 }

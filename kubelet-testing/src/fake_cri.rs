@@ -54,6 +54,26 @@ pub use rpc::{CriFault, CriScript, Rpc};
 /// which `tokio::time::pause` works: with a socket, paused time runs ahead of what is on its way.
 ///
 /// A clone is another handle. What it serves ends with the last one.
+///
+/// # Examples
+/// ```
+/// use kubelet_proto::cri::{runtime_client, v1};
+/// use kubelet_proto::tonic::Code;
+/// use kubelet_testing::{CriFault, CriScript, FakeCri, FakeRuntime, Rpc};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fake = FakeCri::new(FakeRuntime::new());
+/// let fault = CriFault::Error(Code::Internal, "the disk is full".to_owned());
+/// fake.script(CriScript::next(Rpc::RunPodSandbox, fault));
+///
+/// let mut client = runtime_client(fake.channel());
+/// let refused = client.run_pod_sandbox(v1::RunPodSandboxRequest::default()).await;
+/// assert_eq!(refused.unwrap_err().message(), "the disk is full");
+/// assert_eq!(fake.count(Rpc::RunPodSandbox), 1);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FakeCri {
     face: Arc<Face>,

@@ -75,6 +75,15 @@ impl ContainerSyncer {
             self.tell_failed(cx, pod, view, &failed);
             return Err(failed);
         }
+        let last = ground.work.observed.newest(view.name());
+        if last.is_some_and(|last| last.state == ContainerState::Unknown) {
+            // It was asked to stop just now, and whether it did is still to be seen. Made anew beside one whose state stays unknown,
+            // containers would follow each other without a pause.
+            return Err(StartError::Uncertain(RuntimeError::uncertain(
+                "stop_container",
+                "the state of the container is unknown",
+            )));
+        }
         let (id, log) = match adopt {
             // It was made when it was its time; it only was not started.
             Some(id) => {

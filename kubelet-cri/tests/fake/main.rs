@@ -2,4 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
 
+mod adoption;
+mod bad_answers;
 mod contract;
+mod node;
+mod restart;
