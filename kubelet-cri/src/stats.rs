@@ -1,5 +1,6 @@
 //! What the runtime measures.
 
+use std::error::Error;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -9,6 +10,7 @@ use kubelet_core::{
 };
 use kubelet_proto::cri::v1;
 use kubelet_proto::cri::v1::UInt64Value;
+use tracing::debug;
 
 use crate::client::{answer, within};
 use crate::convert::timestamp;
@@ -31,9 +33,8 @@ impl StatsProvider for CriRuntime {
         snapshot.containers = containers.into_iter().filter_map(container).collect();
         match self.sandbox_stats(of).await {
             Ok(sandboxes) => snapshot.pods = sandboxes.into_iter().filter_map(pod).collect(),
-            // Older runtimes measure containers only.
-            Err(RuntimeError::Unsupported { .. }) => {}
-            Err(error) => return Err(StatsError::failed("cannot read what pods use", error)),
+            // Older runtimes measure containers only, and containerd measures no pod where one has no cgroup of its own.
+            Err(error) => debug!(error = &error as &dyn Error, "the runtime does not tell what pods use"),
         }
         Ok(snapshot)
     }
