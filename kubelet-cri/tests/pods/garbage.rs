@@ -1,14 +1,16 @@
 //! What is cleared up on a real runtime.
 
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use kubelet_core::{ImageGcPolicy, ImageService};
+use kubelet_core::{ContainerRuntime, ImageGcPolicy, ImageService, Scope, Settings};
 use kubelet_testing::{BUSYBOX_IMAGE, OciArchive};
 use serde_json::json;
 
-use crate::node::{Node, is_running, on_both, pod, sh};
+use crate::node::{Node, container, is_running, on_both, pod, sh};
 
-on_both!(images_that_nobody_uses_go_from_a_full_disk);
+on_both!(images_that_nobody_uses_go_from_a_full_disk a_crash_loop_leaves_one_dead_container_and_an_end_leaves_nothing);
 
 async fn tags(node: &Node) -> Vec<String> {
     let images = node.runtime().await.list().await.unwrap();
@@ -63,5 +65,51 @@ async fn images_that_nobody_uses_go_from_a_full_disk(mut node: Node) {
     assert!(before.len() - left.len() >= 1);
     assert!(left.iter().any(|tag| tag.contains("pause")), "{before:?} {left:?}");
     agent.stop_with_pods(&node).await;
+    node.containerd.stop().await.unwrap();
+}
+
+/// The names in a folder.
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+async fn a_crash_loop_leaves_one_dead_container_and_an_end_leaves_nothing(node: Node) {
+    let mut settings = Settings::default();
+    settings.crash_backoff = (Duration::from_millis(100), Duration::from_millis(100));
+    let links = node.path("containers");
+    let agent = node
+        .start_with(|builder| builder.settings(settings).container_logs_dir(Some(links.clone())))
+        .await;
+    agent
+        .pods
+        .set(vec![pod(
+            "crash",
+            json!({"containers": [sh("app", "echo again; exit 1")]}),
+        )])
+        .await
+        .unwrap();
+    agent
+        .until("it has crashed some times", |all| {
+            container(all, "crash", "app").is_some_and(|app| app.restart_count >= 5)
+        })
+        .await;
+    let runtime = node.runtime().await;
+    let containers = runtime.list_containers(Scope::All).await.unwrap();
+    // The last one, the next one, and one that is removed with the next step.
+    assert!((1..=3).contains(&containers.len()), "{containers:?}");
+    assert_eq!(runtime.list_sandboxes(Scope::All).await.unwrap().len(), 1);
+    let logs = node.path("logs").join("default_crash_uid-of-crash/app");
+    assert!(names(&logs).len() <= 3, "{:?}", names(&logs));
+    assert!(names(&links).len() <= 3, "{:?}", names(&links));
+
+    agent.stop_with_pods(&node).await;
+    assert_eq!(runtime.list_containers(Scope::All).await.unwrap(), []);
+    assert_eq!(runtime.list_sandboxes(Scope::All).await.unwrap(), []);
+    for folder in ["logs", "containers", "root/pods"] {
+        assert_eq!(names(&node.path(folder)), [] as [&str; 0], "{folder}");
+    }
     node.containerd.stop().await.unwrap();
 }
