@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet_core::{
-    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletHandle, OnStop,
-    RunError, StopReport,
+    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
+    KubeletHandle, OnStop, RunError, StopReport,
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::GenericPleg;
@@ -60,15 +60,19 @@ impl Node {
 
     /// Starts a kubelet on it.
     pub(crate) async fn start(&self) -> Agent {
+        self.start_with(|builder| builder).await
+    }
+
+    /// Starts a kubelet with more parts on it.
+    pub(crate) async fn start_with(&self, shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder) -> Agent {
         let (pods, source) = ChannelSource::new("api");
-        let kubelet = Kubelet::builder("node-1", Containers::new(self.runtime().await, GenericPleg::default()))
+        let builder = Kubelet::builder("node-1", Containers::new(self.runtime().await, GenericPleg::default()))
             .source(source)
             .events(self.events.clone())
             .root_dir(self.dir.path().join("root"))
             .pod_logs_dir(self.dir.path().join("logs"))
-            .on_stop(OnStop::LeavePods)
-            .build()
-            .unwrap();
+            .on_stop(OnStop::LeavePods);
+        let kubelet = shape(builder).build().unwrap();
         let (handle, stop) = (kubelet.handle(), CancellationToken::new());
         let mut task = JoinSet::new();
         task.spawn(kubelet.run(stop.clone()));
