@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::{
-    CancellationToken, Clock, Containers, DirectoryObjects, FileSource, Kubelet, KubeletHandle, NodeFit, OnStop,
-    RuntimeParts, Settings, StatusChange, StopReport, SystemClock,
+    CancellationToken, Clock, Containers, DirectoryObjects, DockerConfigFiles, ExecCredentialProviders, FileSource,
+    Kubelet, KubeletHandle, NodeFit, OnStop, RuntimeParts, Settings, StatusChange, StopReport, SystemClock,
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::EventedPleg;
@@ -126,6 +126,10 @@ async fn build(
         Runtime::Cri => (CriRuntime::connect(&args.endpoint).await?.into(), NodeFit::default()),
     };
     let mut settings = Settings::default();
+    settings.parallel_image_pulls = match args.max_parallel_image_pulls {
+        0 => usize::MAX,
+        bound => bound,
+    };
     let mut on_stop = OnStop::LeavePods;
     if args.stop_pods {
         on_stop = OnStop::StopPods;
@@ -139,7 +143,16 @@ async fn build(
         .pod_logs_dir(folders.logs())
         .events(lines)
         .settings(settings)
+        .image_credentials(DockerConfigFiles::in_folders([&folders.root]))
+        .image_verification(args.verification())
         .on_stop(on_stop);
+    if let (Some(config), Some(programs)) = (
+        &args.image_credential_provider_config,
+        &args.image_credential_provider_bin_dir,
+    ) {
+        let programs = std::path::absolute(programs)?;
+        builder = builder.image_credentials(ExecCredentialProviders::load(config, programs).await?);
+    }
     if let Some(objects) = &folders.objects {
         builder = builder.objects(DirectoryObjects::new(objects));
     }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use kubelet_core::ImageVerification;
 
 /// Runs the pods of a folder of manifests on this machine.
 ///
@@ -43,6 +44,26 @@ pub(crate) struct Args {
     #[arg(long, default_value = "unix:///run/containerd/containerd.sock")]
     pub(crate) endpoint: String,
 
+    /// Configuration of credential provider plugins, a file or a folder; with `--image-credential-provider-bin-dir`.
+    #[arg(long, requires = "image_credential_provider_bin_dir")]
+    pub(crate) image_credential_provider_config: Option<PathBuf>,
+
+    /// Folder of credential provider plugins.
+    #[arg(long, requires = "image_credential_provider_config")]
+    pub(crate) image_credential_provider_bin_dir: Option<PathBuf>,
+
+    /// Which images that are present a pod may use only if it could have pulled them.
+    #[arg(long, value_enum, default_value_t = Verification::NeverVerifyPreloadedImages)]
+    pub(crate) image_pull_credentials_verification_policy: Verification,
+
+    /// Repositories, or `registry/path/*`, that `never-verify-allowlisted-images` leaves out.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) preloaded_images_verification_allowlist: Vec<String>,
+
+    /// How many images are pulled at once; 0: as many as are wanted.
+    #[arg(long, default_value = "1")]
+    pub(crate) max_parallel_image_pulls: usize,
+
     /// End the pods together with the agent.
     #[arg(long)]
     pub(crate) stop_pods: bool,
@@ -59,6 +80,32 @@ pub(crate) enum Runtime {
     Process,
     /// A container runtime that speaks CRI, such as containerd or CRI-O.
     Cri,
+}
+
+/// As upstream's `imagePullCredentialsVerificationPolicy`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Verification {
+    /// None.
+    NeverVerify,
+    /// Those that this agent has pulled.
+    NeverVerifyPreloadedImages,
+    /// All but those of the allowlist.
+    NeverVerifyAllowlistedImages,
+    /// All.
+    AlwaysVerify,
+}
+
+impl Args {
+    pub(crate) fn verification(&self) -> ImageVerification {
+        match self.image_pull_credentials_verification_policy {
+            Verification::NeverVerify => ImageVerification::NeverVerify,
+            Verification::NeverVerifyPreloadedImages => ImageVerification::NeverVerifyPreloadedImages,
+            Verification::NeverVerifyAllowlistedImages => {
+                ImageVerification::NeverVerifyAllowlistedImages(self.preloaded_images_verification_allowlist.clone())
+            }
+            Verification::AlwaysVerify => ImageVerification::AlwaysVerify,
+        }
+    }
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

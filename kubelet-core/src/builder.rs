@@ -18,7 +18,7 @@ use crate::files::NodeFiles;
 use crate::handle::{HandleParts, KubeletHandle};
 use crate::ids::SourceName;
 use crate::image_gc::{ImageCollector, ImageGcPolicy};
-use crate::images::CredentialProvider;
+use crate::images::{CredentialProvider, ImageParts, ImageVerification, PullRecords};
 use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
 use crate::logs::{LogPaths, LogRotation, default_links_dir};
 use crate::metrics::MetricSource;
@@ -87,6 +87,14 @@ pub enum BuildError {
         /// What is wrong with it.
         why: String,
     },
+    /// An entry of [`ImageVerification::NeverVerifyAllowlistedImages`] is none.
+    #[error("image allowlist entry {entry:?}: {why}")]
+    ImageAllowlist {
+        /// The entry.
+        entry: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// A folder is relative, so that it would change with the working directory.
     #[error("{what} {path} is not an absolute path")]
     RelativePath {
@@ -117,6 +125,7 @@ pub struct KubeletBuilder {
     node_view: Option<NodeView>,
     objects: Option<Arc<dyn ObjectSource>>,
     image_credentials: Vec<Arc<dyn CredentialProvider>>,
+    image_verification: ImageVerification,
     status_sinks: Vec<Arc<dyn StatusSink>>,
     events: Arc<dyn EventSink>,
     parts: Vec<Arc<dyn Runnable>>,
@@ -148,6 +157,7 @@ impl KubeletBuilder {
             node_view: None,
             objects: None,
             image_credentials: Vec::new(),
+            image_verification: ImageVerification::default(),
             status_sinks: Vec::new(),
             events: Arc::new(TracingEvents),
             parts: Vec::new(),
@@ -211,6 +221,13 @@ impl KubeletBuilder {
     /// after the pull secrets of the pod. Whole-pod backends look after their own.
     pub fn image_credentials(mut self, provider: impl CredentialProvider) -> Self {
         self.image_credentials.push(Arc::new(provider));
+        self
+    }
+
+    /// Which images that are present a pod may use only if it could have pulled them. Default: those that this kubelet has
+    /// pulled.
+    pub fn image_verification(mut self, policy: ImageVerification) -> Self {
+        self.image_verification = policy;
         self
     }
 
@@ -368,6 +385,9 @@ impl KubeletBuilder {
         if let Some((field, why)) = self.image_gc.fault() {
             return Err(BuildError::ImageGc { field, why });
         }
+        if let Err((entry, why)) = self.image_verification.check() {
+            return Err(BuildError::ImageAllowlist { entry, why });
+        }
         if let Place::Disk { root, pod_logs } = &self.place {
             let links = self
                 .container_logs
@@ -438,6 +458,19 @@ impl KubeletBuilder {
         };
         let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
             Kind::Containers(containers) => {
+                // Upstream's own folder, so that what it has pulled is known here too.
+                let records = match &self.place {
+                    Place::Disk { root, .. } => {
+                        let state = StateDir::on_disk(root.join("image_manager"));
+                        PullRecords::new(state, "", self.clock.clone())
+                    }
+                    Place::Memory(state) => PullRecords::new(state.clone(), "image_manager/", self.clock.clone()),
+                };
+                let images = ImageParts {
+                    credentials: self.image_credentials.clone(),
+                    verification: self.image_verification.clone(),
+                    records,
+                };
                 let node = NodeParts {
                     node_name: node_name.clone(),
                     security: SecurityDefaults::new(self.seccomp_default, &root_dir),
@@ -456,7 +489,6 @@ impl KubeletBuilder {
                         resolv_conf: self.resolv_conf.clone(),
                     },
                     objects: self.objects.clone(),
-                    image_credentials: self.image_credentials.clone(),
                     ledger: ledger.clone(),
                     clock: self.clock.clone(),
                     random: self.random.clone(),
@@ -465,7 +497,7 @@ impl KubeletBuilder {
                 let runtime = containers.parts.runtime.clone();
                 let generator = containers.generator.clone();
                 (
-                    Arc::new(ContainerSyncer::new(&containers.parts, node)),
+                    Arc::new(ContainerSyncer::new(&containers.parts, images, node)),
                     Observer::Generator {
                         generator: generator.clone(),
                         runtime: runtime.clone(),

@@ -29,7 +29,7 @@ use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
 use crate::files::NodeFiles;
 use crate::ids::PodUid;
-use crate::images::{CredentialProvider, ImageManager};
+use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
 use crate::pleg::PodLifecycleEventGenerator;
@@ -72,7 +72,6 @@ pub(crate) struct NodeParts {
     pub(crate) dns: NodeDns,
     pub(crate) security: SecurityDefaults,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
-    pub(crate) image_credentials: Vec<Arc<dyn CredentialProvider>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
@@ -93,13 +92,8 @@ pub(crate) struct ContainerSyncer {
 }
 
 impl ContainerSyncer {
-    pub(crate) fn new(parts: &RuntimeParts, node: NodeParts) -> Self {
-        let images = ImageManager::new(
-            parts.images.clone(),
-            node.objects.clone(),
-            node.image_credentials.clone(),
-            &node.settings,
-        );
+    pub(crate) fn new(parts: &RuntimeParts, images: ImageParts, node: NodeParts) -> Self {
+        let images = ImageManager::new(parts.images.clone(), node.objects.clone(), images, &node.settings);
         let permits = StartPermits::new(node.settings.start_limits.clone());
         Self {
             runtime: parts.runtime.clone(),

@@ -78,7 +78,8 @@ pub use http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
 pub use image_gc::ImageGcPolicy;
 pub use images::{
-    CredentialError, CredentialProvider, CredentialRequest, DockerConfigError, DockerConfigFiles, Keyring,
+    CredentialConfigError, CredentialError, CredentialProvider, CredentialRequest, DockerConfigError,
+    DockerConfigFiles, ExecCredentialProviders, ImageVerification, Keyring,
 };
 pub use kubelet::{Kubelet, OnStop, RunError, StopReport};
 pub use logs::{

@@ -19,6 +19,7 @@ use crate::source::SourceKind;
 pub use containers::{ContainerKind, ContainerView};
 pub use facts::{ContainerFacts, PodFacts};
 pub use hash::container_hash;
+pub(crate) use hash::go_json;
 pub use qos::{QosClass, qos_class};
 pub(crate) use restart::asks_restart_all;
 pub use restart::{RestartPolicy, restart_all_requested, should_restart, should_restart_exited};

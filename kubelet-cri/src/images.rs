@@ -105,9 +105,13 @@ impl ImageService for CriRuntime {
         // As long as it takes: only the caller gives it up, by dropping the call.
         let said = match self.client.images().pull_image(Request::new(request)).await {
             Ok(said) => said.into_inner(),
-            // The registry's answer, in words that users look for.
-            Err(status) if status.code() == Code::Unknown => return Err(refused(status.message())),
-            Err(status) => return Err(op.error(status)),
+            Err(status) => match status.code() {
+                Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled | Code::Unimplemented => {
+                    return Err(op.error(status));
+                }
+                // The registry's answer, in words that users look for. What is not found is not there to be pulled.
+                _ => return Err(refused(status.message())),
+            },
         };
         if said.image_ref.is_empty() {
             return Err(op.bad_answer("an image without a reference"));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use kubelet_core::ImageRef;
+use kubelet_core::{ImageRef, RegistryAuth};
 use kubelet_testing::contract::{ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, Workload, now};
 use kubelet_testing::{Action, FakeImage, FakeProvider, FakeRuntime, Op, Script};
 
@@ -42,7 +42,10 @@ async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
 async fn images() -> Option<(FakeRuntime, ImageFixture)> {
     let images = FakeRuntime::new();
     let slow = Duration::from_secs(1);
-    images.set_image("fake/slow:1", FakeImage::new().pull_latency(slow));
+    let private = || FakeImage::new().private("me", "hunter2");
+    images.set_image("fake/a:1", private());
+    images.set_image("fake/b:1", private());
+    images.set_image("fake/slow:1", private().pull_latency(slow));
     images.set_image(
         "fake/missing:1",
         FakeImage::refused("fake/missing:1 is not in registry fake"),
@@ -50,6 +53,7 @@ async fn images() -> Option<(FakeRuntime, ImageFixture)> {
     let (down, up) = (images.clone(), images.clone());
     let image = |name: &str| ImageRef::new(name);
     let fixture = ImageFixture::new(image("fake/a:1"), image("fake/b:1"), image("fake/missing:1"))
+        .auth(RegistryAuth::basic("me", "hunter2"))
         .slow(image("fake/slow:1"), slow)
         .outage(move || now(|| down.go_down()), move || now(|| up.come_up()));
     Some((images, fixture))

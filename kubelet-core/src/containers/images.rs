@@ -80,13 +80,19 @@ impl ContainerSyncer {
                 wanted.say(cx, EventType::Warning, "InspectFailed", message.clone());
                 return Err(StartError::failed("InvalidImageName", message));
             }
-            if let Some(record) = present? {
+            let present = present?;
+            let is_allowed = match &present {
+                Some(record) => self.may_use(cx, &wanted, record).await?,
+                None => false,
+            };
+            if let Some(record) = present.filter(|_| is_allowed) {
                 self.tell_present(cx, &wanted);
                 return Ok(PresentImage {
                     image: wanted.image,
                     record: Some(record),
                 });
             }
+            // Whoever may not use it is not told that it is there.
             if policy == "Never" {
                 let message = format!("Container image \"{asked}\" is not present with pull policy of Never");
                 wanted.say(cx, EventType::Warning, "ErrImageNeverPull", message.clone());
@@ -98,6 +104,18 @@ impl ContainerSyncer {
         Ok(PresentImage {
             image: wanted.image,
             record,
+        })
+    }
+
+    /// Whether the pod may use an image that is present.
+    async fn may_use(&self, cx: &StepContext, wanted: &Wanted<'_>, record: &ImageRecord) -> Result<bool, StartError> {
+        let repository = wanted.repository.as_deref().unwrap_or(&wanted.image.name);
+        let ask = self.images.may_use(wanted.pod, &wanted.image, repository, record);
+        unless_stopped(cx, ask).await?.map_err(|error| {
+            let why = error_chain(&*error);
+            let message = format!("Failed to tell who may use image \"{}\": {why}", wanted.image.asked);
+            wanted.say(cx, EventType::Warning, "InspectFailed", message.clone());
+            StartError::failed("ImageInspectError", message)
         })
     }
 
@@ -192,21 +210,26 @@ impl ContainerSyncer {
         let asked_at = Instant::now();
         let turn = unless_stopped(cx, self.images.turns.take()).await?;
         let begun = Instant::now();
-        let progress = LoggedProgress::new(image, pod);
-        // Pulls have no deadline: a large image over a slow line is no fault. Dropping the pull ends it.
-        let pull = self.images.pull(image, &ground.sandbox, &candidates, &progress);
-        let pulled: Result<Pulled, PullFailure> = unless_stopped(cx, pull).await?;
+        let opened = unless_stopped(cx, self.images.open_records()).await?;
+        let noted = match self.images.unless_never_asked_for(image, opened) {
+            // What is noted is noted whole: it takes no longer than a disk does.
+            Ok(()) => self.images.begin(image).await,
+            Err(failure) => Err(failure),
+        };
+        let pulled = match noted {
+            Ok(()) => self.pull_noted(cx, ground, wanted, &candidates).await,
+            Err(failure) => Ok(Err(failure)),
+        };
         drop(turn);
+        let pulled = pulled?;
         let memory = self.memory_of(pod.uid());
         match pulled {
-            Ok(_) => {
+            Ok(record) => {
                 {
                     let mut memory = super::lock(&memory);
                     memory.pulls.forget(&image.name);
                     memory.pull_errors.remove(&image.name);
                 }
-                // Its size and user are details that may be missing.
-                let record = self.look_at_image(cx, image).await?.ok().flatten();
                 let size = record.as_ref().map_or(0, |record| record.size_bytes);
                 let message = format!(
                     "Successfully pulled image \"{asked}\" in {} ({} including waiting). Image size: {size} bytes.",
@@ -216,7 +239,7 @@ impl ContainerSyncer {
                 wanted.say(cx, EventType::Normal, "Pulled", message);
                 Ok(record)
             }
-            Err(PullFailure { reason, text }) => {
+            Err(PullFailure { reason, text, .. }) => {
                 let message = format!("Failed to pull image \"{asked}\": {text}");
                 wanted.say(cx, EventType::Warning, "Failed", message);
                 let now = Instant::now();
@@ -235,6 +258,40 @@ impl ContainerSyncer {
                 })
             }
         }
+    }
+
+    /// Pulls an image once it is noted that it is pulled, and notes how that ended.
+    async fn pull_noted(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        wanted: &Wanted<'_>,
+        candidates: &Candidates,
+    ) -> Result<Result<Option<ImageRecord>, PullFailure>, StartError> {
+        let image = &wanted.image;
+        let progress = LoggedProgress::new(image, wanted.pod);
+        // Pulls have no deadline: a large image over a slow line is no fault. Dropping the pull ends it.
+        let pull = self.images.pull(image, &ground.sandbox, candidates, &progress);
+        let looked = async {
+            let pulled = pull.await?;
+            // Its size and user are details that may be missing. So may its id, but then nobody else sees it either.
+            let limit = self.node.settings.runtime_request_timeout;
+            let looked = tokio::time::timeout(limit, self.images.service.status(image, "")).await;
+            Ok((pulled, looked.ok().and_then(Result::ok).flatten()))
+        };
+        let looked: Result<(Pulled, Option<ImageRecord>), PullFailure> = match unless_stopped(cx, looked).await {
+            Ok(looked) => looked,
+            Err(stopped) => {
+                self.images.records.cut_off(image);
+                return Err(stopped);
+            }
+        };
+        let outcome = looked.as_ref().map(|(pulled, record)| {
+            let id = record.as_ref().map_or(&pulled.id, |record| &record.id);
+            (id, pulled.with.as_ref())
+        });
+        self.images.ended(image, outcome).await;
+        Ok(looked.map(|(_, record)| record))
     }
 
     /// Once for each pull, not for each sync: a present image needs no secrets.

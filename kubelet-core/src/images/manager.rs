@@ -10,22 +10,34 @@ use tokio::time::Instant;
 
 use super::provider::{CredentialProvider, CredentialRequest};
 use super::pull_secrets::{CredentialOrigin, PullCredential, PullSecrets};
+use super::records::PullRecords;
 use super::turns::PullTurns;
-use crate::error::error_chain;
+use super::verification::{ImageVerification, Verdict, covering, verdict};
+use crate::error::{BoxError, error_chain};
 use crate::ids::ImageId;
 use crate::objects::ObjectSource;
 use crate::pod::PodRecord;
-use crate::runtime::{ImageRef, ImageService, PullProgress, PullRequest, RuntimeError, SandboxConfig};
+use crate::runtime::{ImageRecord, ImageRef, ImageService, PullProgress, PullRequest, RuntimeError, SandboxConfig};
 use crate::settings::Settings;
 
 /// How often the progress of a pull is logged.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
+
+/// What a node has for images, beside the service.
+#[derive(Debug)]
+pub(crate) struct ImageParts {
+    pub(crate) credentials: Vec<Arc<dyn CredentialProvider>>,
+    pub(crate) verification: ImageVerification,
+    pub(crate) records: PullRecords,
+}
 
 /// What pulls images.
 #[derive(Debug)]
 pub(crate) struct ImageManager {
     pub(crate) service: Arc<dyn ImageService>,
     pub(crate) turns: PullTurns,
+    pub(crate) records: PullRecords,
+    pub(crate) verification: ImageVerification,
     objects: Option<Arc<dyn ObjectSource>>,
     providers: Vec<Arc<dyn CredentialProvider>>,
     limit: Duration,
@@ -46,6 +58,8 @@ pub(crate) struct Candidates {
 pub(crate) struct PullFailure {
     pub(crate) reason: Cow<'static, str>,
     pub(crate) text: String,
+    /// Whether nothing can have come of it.
+    pub(crate) is_certain: bool,
 }
 
 /// A pulled image.
@@ -60,14 +74,16 @@ impl ImageManager {
     pub(crate) fn new(
         service: Arc<dyn ImageService>,
         objects: Option<Arc<dyn ObjectSource>>,
-        providers: Vec<Arc<dyn CredentialProvider>>,
+        images: ImageParts,
         settings: &Settings,
     ) -> Self {
         Self {
             service,
             turns: PullTurns::new(settings),
+            records: images.records,
+            verification: images.verification,
             objects,
-            providers,
+            providers: images.credentials,
             limit: settings.runtime_request_timeout,
         }
     }
@@ -106,6 +122,89 @@ impl ImageManager {
             }
         }
         candidates
+    }
+
+    /// Whether a pod may use an image that is present. The error says why that cannot be told now.
+    ///
+    /// Source: kubelet 1.36, `image_pull_manager.go` (`MustAttemptImagePull`).
+    pub(crate) async fn may_use(
+        &self,
+        pod: &PodRecord,
+        image: &ImageRef,
+        repository: &str,
+        record: &ImageRecord,
+    ) -> Result<bool, BoxError> {
+        if self.verification == ImageVerification::NeverVerify {
+            return Ok(true);
+        }
+        self.open_records().await?;
+        let known = self.records.known(image, record).await;
+        match verdict(&self.verification, &image.name, repository, &known) {
+            Verdict::Use => Ok(true),
+            Verdict::Pull => Ok(false),
+            Verdict::AskSecrets(access) => {
+                let of_pod = self.of_secrets(pod, repository).await;
+                let Some(with) = covering(&access, &of_pod.found) else {
+                    return Ok(false);
+                };
+                // The next pod with this secret then needs neither the old content nor the old object.
+                if let Err(error) = self.records.grant(image, &record.id, with).await {
+                    tracing::warn!(image = %image, error = %error_chain(&*error), "who may use an image cannot be noted");
+                }
+                Ok(true)
+            }
+        }
+    }
+
+    /// Makes the records ready to be asked.
+    ///
+    /// # Cancellation
+    /// A dropped call is begun anew by the next.
+    pub(crate) async fn open_records(&self) -> Result<(), BoxError> {
+        tokio::time::timeout(self.limit, self.records.open(&*self.service))
+            .await
+            .map_err(|_| format!("the images are not listed within {:?}", self.limit))?
+    }
+
+    /// Notes that a pull begins. Where present images are verified nothing is pulled that could not be noted.
+    pub(crate) async fn begin(&self, image: &ImageRef) -> Result<(), PullFailure> {
+        self.unless_never_asked_for(image, self.records.begin(image).await)
+    }
+
+    /// Makes of a failure to note a pull one of the pull, unless nobody asks for the records.
+    pub(crate) fn unless_never_asked_for(
+        &self,
+        image: &ImageRef,
+        noted: Result<(), BoxError>,
+    ) -> Result<(), PullFailure> {
+        match noted {
+            Err(error) if self.verification != ImageVerification::NeverVerify => {
+                let why = error_chain(&*error);
+                Err(PullFailure::new(format!(
+                    "cannot note that image {image} is pulled: {why}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes how a pull ended; `id` is that of the image as the service shows it.
+    pub(crate) async fn ended(
+        &self,
+        image: &ImageRef,
+        outcome: Result<(&ImageId, Option<&PullCredential>), &PullFailure>,
+    ) {
+        let noted = match outcome {
+            Ok((id, with)) => self.records.succeeded(image, id, with).await,
+            Err(failure) if failure.is_certain => self.records.failed(image).await,
+            Err(_) => {
+                self.records.cut_off(image);
+                Ok(())
+            }
+        };
+        if let Err(error) = noted {
+            tracing::warn!(image = %image, error = %error_chain(&*error), "the end of a pull cannot be noted");
+        }
     }
 
     /// Tries one after the other; without credentials only where there are none.
@@ -161,6 +260,7 @@ impl PullFailure {
         Self {
             reason: Cow::Borrowed("ErrImagePull"),
             text: text.into(),
+            is_certain: true,
         }
     }
 
@@ -186,8 +286,20 @@ impl PullFailure {
         Self {
             reason: Cow::Borrowed(if is_common { reason } else { "ErrImagePull" }),
             text,
+            is_certain: errors.iter().all(nothing_happened),
         }
     }
+}
+
+/// Whether nothing can have come of a pull, now or later.
+fn nothing_happened(error: &RuntimeError) -> bool {
+    matches!(
+        error,
+        RuntimeError::Refused { .. }
+            | RuntimeError::Unavailable { .. }
+            | RuntimeError::Unsupported { .. }
+            | RuntimeError::NotFound { .. }
+    )
 }
 
 /// Logs the progress of a pull now and then.

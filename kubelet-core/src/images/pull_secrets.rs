@@ -25,7 +25,7 @@ pub(crate) enum CredentialOrigin {
 }
 
 /// Credentials to pull with.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PullCredential {
     pub(crate) auth: RegistryAuth,
     pub(crate) origin: CredentialOrigin,

@@ -22,7 +22,7 @@ pub fn container_hash(name: &str, image: &str) -> u32 {
 }
 
 /// A JSON string as Go writes it: like serde's, with `<`, `>`, `&` and the two line separators escaped too.
-fn go_json(text: &str) -> String {
+pub(crate) fn go_json(text: &str) -> String {
     serde_json::Value::from(text)
         .to_string()
         .replace('<', "\\u003c")

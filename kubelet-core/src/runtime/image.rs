@@ -174,6 +174,7 @@ impl ImageSpace {
 /// - A successful pull makes `status` of the same reference answer with that image.
 /// - Pulls may overlap each other and every other call; a pull ends when its future is dropped.
 /// - Removing an image that is gone succeeds.
+/// - A registry is shown the credentials of the request, and no others.
 /// - An absent image is `Ok(None)`; [`RuntimeError::Unavailable`] never stands for it.
 /// - A pull that cannot succeed as asked is [`RuntimeError::Refused`], with a message that says what is missing where.
 #[async_trait]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use kubelet_core::k8s_openapi::ByteString;
 use kubelet_core::k8s_openapi::api::core::v1::{LocalObjectReference, Pod, Secret};
 use kubelet_core::{
-    CredentialError, CredentialProvider, CredentialRequest, MapObjects, RegistryAuth, Settings, StateDir, async_trait,
+    CredentialError, CredentialProvider, CredentialRequest, ImageRecord, ImageVerification, MapObjects, RegistryAuth,
+    Settings, StateDir, async_trait,
 };
 use kubelet_testing::{Call, FakeImage, FakeRuntime, Op, PodBuilder};
 
@@ -279,4 +280,145 @@ async fn pulls_are_bounded_in_number_and_pace() {
         assert_eq!(begun, expected, "{parallel} {qps} {burst}");
         node.stop().await;
     }
+}
+
+/// A node on which `owner` runs, which has pulled the image with its secret; and the objects of the cluster.
+async fn pulled_by_owner(runtime: &FakeRuntime, state: &StateDir) -> (Node, Arc<MapObjects>) {
+    let objects = Arc::new(MapObjects::new());
+    objects.set(pull_secret("owners", "me", "hunter2"));
+    objects.set(pull_secret("same", "me", "hunter2"));
+    objects.set(pull_secret("guess", "me", "guess"));
+    let node = verifying(runtime, state, &objects);
+    node.pods
+        .set(vec![pod("owner", "IfNotPresent", &["owners"])])
+        .await
+        .unwrap();
+    node.running("owner").await;
+    (node, objects)
+}
+
+fn verifying(runtime: &FakeRuntime, state: &StateDir, objects: &Arc<MapObjects>) -> Node {
+    Node::start_with(runtime, state.clone(), |b| b.objects(objects.clone()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_present_image_is_for_those_who_could_pull_it() {
+    let (runtime, state) = (private(), StateDir::in_memory());
+    let (mut node, objects) = pulled_by_owner(&runtime, &state).await;
+    for restarted in [false, true] {
+        if restarted {
+            node.kill().await;
+            node = verifying(&runtime, &state, &objects);
+        }
+        let all = |also: &[Pod]| {
+            let mut pods = vec![pod("owner", "IfNotPresent", &["owners"])];
+            pods.extend_from_slice(also);
+            pods
+        };
+        runtime.clear_calls();
+        node.pods
+            .set(all(&[
+                pod(&format!("same-{restarted}"), "IfNotPresent", &["same"]),
+                pod(&format!("never-{restarted}"), "Never", &["owners"]),
+            ]))
+            .await
+            .unwrap();
+        node.running(&format!("same-{restarted}")).await;
+        node.running(&format!("never-{restarted}")).await;
+        assert_eq!(pullers(&runtime), [], "who may use it need not pull it");
+        let (nobody, guess, hidden) = (
+            format!("nobody-{restarted}"),
+            format!("guess-{restarted}"),
+            format!("hidden-{restarted}"),
+        );
+        node.pods
+            .set(all(&[
+                pod(&nobody, "IfNotPresent", &[]),
+                pod(&guess, "IfNotPresent", &["guess"]),
+                pod(&hidden, "Never", &["guess"]),
+            ]))
+            .await
+            .unwrap();
+        for (name, reason) in [
+            (&nobody, "ErrImagePull"),
+            (&guess, "ErrImagePull"),
+            (&hidden, "ErrImageNeverPull"),
+        ] {
+            node.until(name, |node| node.waits_for(name, "app").as_deref() == Some(reason))
+                .await;
+        }
+        let mut tried = pullers(&runtime);
+        tried.sort();
+        assert_eq!(tried, [None, Some("me".to_owned())]);
+        assert_eq!(node.phase("owner").as_deref(), Some("Running"));
+        node.pods.set(all(&[])).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_was_there_before_is_for_all_unless_all_are_verified() {
+    for (policy, runs) in [
+        (ImageVerification::NeverVerify, true),
+        (ImageVerification::NeverVerifyPreloadedImages, true),
+        (
+            ImageVerification::NeverVerifyAllowlistedImages(vec!["reg.example/team/*".to_owned()]),
+            true,
+        ),
+        (
+            ImageVerification::NeverVerifyAllowlistedImages(vec!["reg.example/other".to_owned()]),
+            false,
+        ),
+        (ImageVerification::AlwaysVerify, false),
+    ] {
+        let runtime = private();
+        let mut image = ImageRecord::new("sha256:00".into());
+        image.tags = vec![IMAGE.to_owned()];
+        runtime.add_image(image);
+        let shown = format!("{policy:?}");
+        let node = Node::start_with(&runtime, StateDir::in_memory(), |b| b.image_verification(policy));
+        node.pods.set(vec![pod("app", "Never", &[])]).await.unwrap();
+        if runs {
+            node.running("app").await;
+        } else {
+            let refused = |node: &Node| node.waits_for("app", "app").as_deref() == Some("ErrImageNeverPull");
+            node.until(&shown, refused).await;
+        }
+        assert_eq!(pullers(&runtime), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pull_that_was_cut_off_has_brought_is_for_nobody_else() {
+    let (runtime, state) = (private(), StateDir::in_memory());
+    runtime.set_image(
+        IMAGE,
+        FakeImage::new()
+            .private("me", "hunter2")
+            .pull_latency(Duration::from_secs(10)),
+    );
+    let objects = Arc::new(MapObjects::new());
+    objects.set(pull_secret("owners", "me", "hunter2"));
+    let node = verifying(&runtime, &state, &objects);
+    node.pods
+        .set(vec![pod("owner", "IfNotPresent", &["owners"])])
+        .await
+        .unwrap();
+    node.until("pulls", |_| runtime.in_flight(Op::Pull) == 1).await;
+    node.kill().await;
+    // The runtime has finished what the agent never heard of.
+    let mut image = ImageRecord::new("sha256:00".into());
+    image.tags = vec![IMAGE.to_owned()];
+    runtime.add_image(image);
+    let node = verifying(&runtime, &state, &objects);
+    node.pods.set(vec![pod("other", "Never", &[])]).await.unwrap();
+    node.until("refused", |node| {
+        node.waits_for("other", "app").as_deref() == Some("ErrImageNeverPull")
+    })
+    .await;
+    node.pods
+        .set(vec![pod("owner", "IfNotPresent", &["owners"])])
+        .await
+        .unwrap();
+    node.running("owner").await;
+    assert!(state.list("image_manager/pulling").await.unwrap().is_empty());
 }

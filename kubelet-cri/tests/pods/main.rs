@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
 
 mod garbage;
+mod images;
 mod life;
 mod logs;
 mod node;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kubelet_core::{
-    ContainerConfig, ContainerRuntime, ImageRef, ImageService, PodKey, PodUid, PullRequest, RandomSource,
+    ContainerConfig, ContainerRuntime, ImageRef, ImageService, PodKey, PodUid, PullRequest, RandomSource, RegistryAuth,
     SandboxConfig, SandboxId, Scope, SeededRandom, label,
 };
 
@@ -359,6 +359,7 @@ pub struct ImageFixture {
     pub(crate) image: ImageRef,
     pub(crate) other: ImageRef,
     pub(crate) missing: ImageRef,
+    pub(crate) auth: Option<RegistryAuth>,
     pub(crate) slow: Option<(ImageRef, Duration)>,
     pub(crate) outage: Option<(Hook, Hook)>,
     pub(crate) patience: Duration,
@@ -382,10 +383,19 @@ impl ImageFixture {
             image,
             other,
             missing,
+            auth: None,
             slow: None,
             outage: None,
             patience: Duration::from_secs(60),
         }
+    }
+
+    /// All pulls show these credentials, without which the registry gives none of the images. Without them that promise is
+    /// skipped.
+    #[must_use]
+    pub fn auth(mut self, auth: RegistryAuth) -> Self {
+        self.auth = Some(auth);
+        self
     }
 
     /// A third image whose pull takes about that long, and at least a second. Without it that promise is skipped.

@@ -5,13 +5,21 @@
 use std::time::Duration;
 
 use futures::future::{join, join3};
-use kubelet_core::{IgnoreProgress, ImageId, ImageRef, ImageService, PullRequest, RuntimeError};
+use kubelet_core::{IgnoreProgress, ImageId, ImageRef, ImageService, PullRequest, RegistryAuth, RuntimeError};
 
 use crate::contract::check::{must, skip, within};
 use crate::contract::fixture::ImageFixture;
 
+fn request<'a>(fixture: &'a ImageFixture, image: &'a ImageRef) -> PullRequest<'a> {
+    let request = PullRequest::new(image);
+    match &fixture.auth {
+        Some(auth) => request.with_auth(auth),
+        None => request,
+    }
+}
+
 async fn pull(images: &dyn ImageService, fixture: &ImageFixture, image: &ImageRef) -> ImageId {
-    let pull = images.pull(PullRequest::new(image), &IgnoreProgress);
+    let pull = images.pull(request(fixture, image), &IgnoreProgress);
     must(&format!("pull {image}"), within("a pull", fixture.patience, pull).await)
 }
 
@@ -65,7 +73,7 @@ pub async fn a_pull_ends_when_its_future_is_dropped(images: &dyn ImageService, f
         );
     };
     let cut = Duration::from_millis(100);
-    let pulled = tokio::time::timeout(cut, images.pull(PullRequest::new(slow), &IgnoreProgress)).await;
+    let pulled = tokio::time::timeout(cut, images.pull(request(fixture, slow), &IgnoreProgress)).await;
     assert!(pulled.is_err(), "the slow image was pulled, or failed, within {cut:?}");
     tokio::time::sleep(*takes).await;
     let found = must("read the status of an image", images.status(slow, "").await);
@@ -125,22 +133,59 @@ pub async fn no_answer_is_never_an_absent_image(images: &dyn ImageService, fixtu
 /// # Panics
 /// If the promise is broken.
 pub async fn a_pull_that_cannot_succeed_is_refused_with_a_message(images: &dyn ImageService, fixture: &ImageFixture) {
-    let pull = images.pull(PullRequest::new(&fixture.missing), &IgnoreProgress);
+    let pull = images.pull(request(fixture, &fixture.missing), &IgnoreProgress);
     match within("a pull", fixture.patience, pull).await {
         Err(RuntimeError::Refused { message, .. }) => assert!(!message.is_empty(), "the message is empty"),
         other => panic!("a pull of an image that no registry has gives {other:?}"),
     }
 }
 
+/// A registry is shown the credentials of the request, and no others.
+///
+/// # Panics
+/// If the promise is broken.
+pub async fn a_registry_is_shown_the_credentials_of_the_request(images: &dyn ImageService, fixture: &ImageFixture) {
+    let Some(auth) = &fixture.auth else {
+        return skip(
+            "a_registry_is_shown_the_credentials_of_the_request",
+            "the fixture has no registry that wants credentials",
+        );
+    };
+    let wrong = RegistryAuth::basic(auth.username.clone(), format!("not {}", auth.password));
+    let bare = PullRequest::new(&fixture.image);
+    // Also once others have shown what the registry wants.
+    for _ in 0..2 {
+        for request in [bare, bare.with_auth(&wrong)] {
+            match within("a pull", fixture.patience, images.pull(request, &IgnoreProgress)).await {
+                Err(RuntimeError::Refused { message, .. }) => {
+                    assert!(!message.contains(&wrong.password), "the message has the password");
+                }
+                other => panic!(
+                    "a pull with {:?} gives {other:?}",
+                    request.auth.map(|auth| &auth.password)
+                ),
+            }
+        }
+        pull(images, fixture, &fixture.image).await;
+    }
+}
+
 /// Makes one `#[test]` of each promise of [`ImageService`], as
-/// [`runtime_contract!`](crate::runtime_contract) does: takes an async function that answers
+/// [`runtime_contract!`](crate::runtime_contract) does, or one function of all: takes an async function that answers
 /// `Some((service, fixture))` with an [`ImageFixture`](crate::contract::ImageFixture), or nothing.
 #[macro_export]
 macro_rules! image_contract {
     ($make:path) => {
-        $crate::image_contract! { @each $make;
+        $crate::image_contract! { @promises each [$make] }
+    };
+    ($make:path, fn $name:ident) => {
+        $crate::image_contract! { @promises all [$make, $name] }
+    };
+    (@promises $form:ident $with:tt) => {
+        $crate::image_contract! { @$form $with
             a_pull_ends_when_its_future_is_dropped
             a_pull_that_cannot_succeed_is_refused_with_a_message
+            a_registry_is_shown_the_credentials_of_the_request
             a_successful_pull_makes_status_answer_with_that_image
             an_absent_image_is_none
             no_answer_is_never_an_absent_image
@@ -148,10 +193,15 @@ macro_rules! image_contract {
             removing_an_image_that_is_gone_succeeds
         }
     };
-    (@each $make:path; $($promise:ident)*) => { $(
+    (@each [$make:path] $($promise:ident)*) => { $(
         #[test]
         fn $promise() {
             $crate::contract::check_images(stringify!($promise), $make, $crate::contract::images::$promise);
         }
     )* };
+    (@all [$make:path, $name:ident] $($promise:ident)*) => {
+        fn $name() { $(
+            $crate::contract::check_images(stringify!($promise), $make, $crate::contract::images::$promise);
+        )* }
+    };
 }

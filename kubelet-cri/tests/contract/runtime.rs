@@ -1,6 +1,4 @@
-//! The contract of runtimes, on real containerds.
-
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
+//! The contract of runtimes.
 
 use std::path::PathBuf;
 

@@ -1,0 +1,213 @@
+//! Credentials from plugins: programs that are asked for them.
+
+mod cache;
+mod config;
+mod process;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use self::cache::Cache;
+pub use self::config::CredentialConfigError;
+use self::config::ProviderConfig;
+use self::process::Program;
+use super::keyring::Keyring;
+use super::pattern::RegistryPattern;
+use super::provider::{CredentialError, CredentialProvider, CredentialRequest};
+use crate::error::error_chain;
+use crate::runtime::RegistryAuth;
+
+/// How long a plugin may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Asks credential provider plugins: programs that read a `CredentialProviderRequest` and answer with a
+/// `CredentialProviderResponse`.
+///
+/// Each plugin is asked for the images that its configuration names. Answers are kept as long as they say; for one image a
+/// plugin runs once at a time, and at most a minute. It inherits the environment of this process. A plugin that fails is
+/// logged, and the others count.
+///
+/// Source: kubelet 1.36, `credentialprovider/plugin`.
+pub struct ExecCredentialProviders {
+    plugins: Vec<Plugin>,
+}
+
+/// One plugin.
+struct Plugin {
+    config: ProviderConfig,
+    program: Program,
+    cache: Mutex<Cache>,
+    /// Those that run, by image.
+    running: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+}
+
+impl ExecCredentialProviders {
+    /// Reads a `CredentialProviderConfig`, or all of a folder (`.json`, `.yaml` and `.yml`, in the order of their names), and
+    /// makes sure that each plugin is in `bin_dir`.
+    ///
+    /// # Errors
+    /// [`CredentialConfigError`] names the file, the field and its value.
+    pub async fn load(config: impl AsRef<Path>, bin_dir: impl AsRef<Path>) -> Result<Self, CredentialConfigError> {
+        let (config, bin_dir) = (config.as_ref().to_owned(), bin_dir.as_ref().to_owned());
+        let at = config.clone();
+        let loaded = tokio::task::spawn_blocking(move || Self::load_now(&config, &bin_dir));
+        loaded.await.map_err(|error| CredentialConfigError::Read {
+            path: at,
+            source: error.into(),
+        })?
+    }
+
+    fn load_now(config: &Path, bin_dir: &Path) -> Result<Self, CredentialConfigError> {
+        let configs = config::read(config)?;
+        let mut plugins = Vec::with_capacity(configs.len());
+        for config in configs {
+            let path = bin_dir.join(&config.name);
+            process::check(&path).map_err(|source| CredentialConfigError::Program {
+                provider: config.name.clone(),
+                path: path.clone(),
+                source,
+            })?;
+            plugins.push(Plugin::new(config, path));
+        }
+        Ok(Self { plugins })
+    }
+}
+
+impl fmt::Debug for ExecCredentialProviders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.plugins.iter().map(|plugin| &plugin.config.name).collect();
+        f.debug_struct("ExecCredentialProviders")
+            .field("plugins", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl CredentialProvider for ExecCredentialProviders {
+    fn name(&self) -> &str {
+        "credential provider plugins"
+    }
+
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+        let Ok(wanted) = RegistryPattern::parse(req.repository) else {
+            return Ok(Vec::new());
+        };
+        let fitting: Vec<_> = self.plugins.iter().filter(|plugin| plugin.serves(&wanted)).collect();
+        let answers = join_all(fitting.iter().map(|plugin| plugin.provide(req.repository))).await;
+        let (mut keyring, mut failures) = (Keyring::new(), Vec::new());
+        for answer in answers {
+            match answer {
+                Ok(more) => keyring.extend(more),
+                Err(error) => failures.push(error),
+            }
+        }
+        let found: Vec<_> = keyring.lookup(req.repository).into_iter().cloned().collect();
+        if found.is_empty() && !failures.is_empty() {
+            let texts: Vec<String> = failures.iter().map(|error| error_chain(error).to_string()).collect();
+            return Err(CredentialError::new(texts.join("; ")));
+        }
+        for error in failures {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "credential provider plugin failed"
+            );
+        }
+        Ok(found)
+    }
+}
+
+impl Plugin {
+    fn new(config: ProviderConfig, path: PathBuf) -> Self {
+        Self {
+            program: Program {
+                path,
+                args: config.args.clone(),
+                env: config.env.clone(),
+            },
+            config,
+            cache: Mutex::default(),
+            running: Mutex::default(),
+        }
+    }
+
+    fn serves(&self, repository: &RegistryPattern) -> bool {
+        self.config
+            .match_images
+            .iter()
+            .any(|pattern| pattern.matches(repository))
+    }
+
+    async fn provide(&self, repository: &str) -> Result<Keyring, CredentialError> {
+        if let Some(known) = self.known(repository) {
+            return Ok(known);
+        }
+        let running = Running::of(&self.running, repository);
+        // Nobody closes it.
+        let _turn = running.turns.acquire().await;
+        // Whoever ran before may have brought it.
+        if let Some(known) = self.known(repository) {
+            return Ok(known);
+        }
+        let failed = |why: String| CredentialError::new(format!("plugin {}: {why}", self.config.name));
+        let request = wire::request(&self.config.api_version, repository);
+        let answer = tokio::time::timeout(LIMIT, self.program.run(&request))
+            .await
+            .map_err(|_| failed(format!("no answer within {LIMIT:?}")))?
+            .map_err(failed)?;
+        let answer = wire::read(&answer, &self.config.api_version).map_err(failed)?;
+        let lasts = answer.cache_duration.unwrap_or(self.config.default_cache_duration);
+        if !lasts.is_zero() {
+            let key = answer.cache_key.of(repository);
+            self.cache().put(key, answer.keyring.clone(), lasts, Instant::now());
+        }
+        Ok(answer.keyring)
+    }
+
+    fn known(&self, repository: &str) -> Option<Keyring> {
+        self.cache().get(repository, Instant::now())
+    }
+
+    fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A place in the queue of those that want the same.
+struct Running<'a> {
+    all: &'a Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    image: &'a str,
+    turns: Arc<Semaphore>,
+}
+
+impl<'a> Running<'a> {
+    fn of(all: &'a Mutex<BTreeMap<String, Arc<Semaphore>>>, image: &'a str) -> Self {
+        let mut map = all.lock().unwrap_or_else(PoisonError::into_inner);
+        let turns = map
+            .entry(image.to_owned())
+            .or_insert_with(|| Arc::new(Semaphore::new(1)));
+        Self {
+            all,
+            image,
+            turns: Arc::clone(turns),
+        }
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut map = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map has one and this the other: nobody waits. Under the lock nobody comes either.
+        if Arc::strong_count(&self.turns) == 2 {
+            map.remove(self.image);
+        }
+    }
+}
