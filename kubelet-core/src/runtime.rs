@@ -5,7 +5,9 @@ mod error;
 mod image;
 mod info;
 mod labels;
+mod mount;
 mod record;
+mod resources;
 mod status;
 
 use std::fmt;
@@ -18,14 +20,16 @@ use futures::stream::BoxStream;
 use crate::ids::{ContainerId, PodUid, SandboxId};
 
 pub use config::{
-    ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxResources, LinuxSecurity, Mount, NamespaceMode,
-    Namespaces, PortMapping, PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
+    ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxSecurity, NamespaceMode, Namespaces, PortMapping,
+    PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
 };
 pub use error::RuntimeError;
 pub use image::{IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, PullProgress, PullRequest};
 pub use info::{CgroupDriver, NETWORK_READY, RUNTIME_READY, RuntimeCondition, RuntimeHandler, RuntimeInfo};
 pub use labels::{ContainerAnnotations, annotation, label};
+pub use mount::{Device, IdMapping, Mount, MountError, MountPropagation, UserNamespace};
 pub use record::{ContainerRecord, ContainerState, SandboxRecord, SandboxState};
+pub use resources::LinuxResources;
 pub use status::{ContainerStatus, SandboxStatus};
 
 /// Which objects a list call is about.

@@ -16,6 +16,15 @@ impl ContainerSyncer {
     ) -> Result<(), SyncError> {
         let observed = doomed.observed();
         self.remove_ended(cx, observed, remains).await?;
+        let has_users = match doomed {
+            Doomed::Pod(work) => work.pod.spec().host_users == Some(false),
+            // Nobody knows any more.
+            Doomed::Orphan(_) => true,
+        };
+        if has_users {
+            let released = self.node.users.release(doomed.uid()).await;
+            released.map_err(|error| SyncError::failed("cannot take back the users of the pod", error))?;
+        }
         if remains == Remains::Remove {
             let pod_dir = self.pod_dir(doomed.uid());
             let logs = match (&observed.key, doomed) {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet_core::{
-    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletHandle, OnStop,
-    RunError, StopReport,
+    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
+    KubeletHandle, OnStop, RunError, StopReport,
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::GenericPleg;
@@ -60,15 +60,19 @@ impl Node {
 
     /// Starts a kubelet on it.
     pub(crate) async fn start(&self) -> Agent {
+        self.start_with(|builder| builder).await
+    }
+
+    /// Starts a kubelet of that shape on it.
+    pub(crate) async fn start_with(&self, shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder) -> Agent {
         let (pods, source) = ChannelSource::new("api");
-        let kubelet = Kubelet::builder("node-1", Containers::new(self.runtime().await, GenericPleg::default()))
+        let builder = Kubelet::builder("node-1", Containers::new(self.runtime().await, GenericPleg::default()))
             .source(source)
             .events(self.events.clone())
-            .root_dir(self.dir.path().join("root"))
+            .root_dir(self.root_dir())
             .pod_logs_dir(self.dir.path().join("logs"))
-            .on_stop(OnStop::LeavePods)
-            .build()
-            .unwrap();
+            .on_stop(OnStop::LeavePods);
+        let kubelet = shape(builder).build().unwrap();
         let (handle, stop) = (kubelet.handle(), CancellationToken::new());
         let mut task = JoinSet::new();
         task.spawn(kubelet.run(stop.clone()));
@@ -78,6 +82,10 @@ impl Node {
             stop,
             task,
         }
+    }
+
+    pub(crate) fn root_dir(&self) -> PathBuf {
+        self.dir.path().join("root")
     }
 
     /// The text of a container's first log, without times and streams.
@@ -189,12 +197,22 @@ pub(crate) fn container<'a>(
     name: &str,
 ) -> Option<&'a ContainerStatus> {
     let status = statuses.get(pod)?;
-    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
     lists.into_iter().flatten().flatten().find(|status| status.name == name)
 }
 
 pub(crate) fn is_running(statuses: &BTreeMap<String, PodStatus>, pod: &str, name: &str) -> bool {
     container(statuses, pod, name).is_some_and(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+/// What a container waits for, if it does: reason and message.
+pub(crate) fn waits_for(statuses: &BTreeMap<String, PodStatus>, pod: &str, name: &str) -> Option<(String, String)> {
+    let waits = container(statuses, pod, name)?.state.as_ref()?.waiting.clone()?;
+    Some((waits.reason.unwrap_or_default(), waits.message.unwrap_or_default()))
 }
 
 /// Makes a test of a function for each line of containerd.
