@@ -5,5 +5,6 @@
 mod handlers;
 mod life;
 mod node;
+mod resources;
 mod restart;
 mod security;
