@@ -8,6 +8,7 @@ mod node;
 mod node_fit;
 mod ports;
 mod settings;
+mod sysctls;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -22,8 +23,10 @@ pub use active::ActivePods;
 pub use ledger::Ledger;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
+pub(crate) use node_fit::NO_STRICT_GROUPS;
 pub use node_fit::NodeFit;
 pub use settings::NodeSettings;
+pub(crate) use sysctls::{Sysctls, kernel_version, sysctl_name};
 
 /// The occasion of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

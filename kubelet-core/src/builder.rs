@@ -1,16 +1,22 @@
 //! The builder: parts in, a kubelet out.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::admission::{Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView};
+use crate::admission::{
+    Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView, Sysctls, kernel_version,
+};
+use crate::allocator::ResourceAllocator;
 use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::config::PodConfig;
-use crate::containers::{ContainerSyncer, Containers, NodeDns, NodeParts, SecurityDefaults};
+use crate::containers::{
+    CgroupFacts, ContainerSyncer, Containers, NodeDns, NodeParts, ResourceRules, SecurityDefaults, UserNamespaces,
+};
 use crate::dns::ClusterDns;
 use crate::engine::{Checkpoints, EngineMetrics, LogRotator, NameLocks, PartHealth, Shared, gate};
 use crate::event::{EventSink, TracingEvents};
@@ -25,7 +31,7 @@ use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
 use crate::pleg::PlegHealth;
 use crate::runnable::{NodeContext, Runnable};
-use crate::settings::Settings;
+use crate::settings::{ResourceSettings, Settings, SwapBehavior, UserNamespaceSettings};
 use crate::signals::pod_signals;
 use crate::source::PodSource;
 use crate::state_dir::StateDir;
@@ -103,6 +109,14 @@ pub enum BuildError {
         /// The path.
         path: String,
     },
+    /// A setting has a value that cannot be.
+    #[error("{what}: {why}")]
+    Setting {
+        /// Which one.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
 }
 
 /// Where the state of a node is kept.
@@ -137,6 +151,10 @@ pub struct KubeletBuilder {
     cluster_dns: ClusterDns,
     resolv_conf: Option<PathBuf>,
     seccomp_default: bool,
+    allowed_unsafe_sysctls: Vec<String>,
+    resources: ResourceSettings,
+    user_namespaces: UserNamespaceSettings,
+    allocator: Option<Arc<dyn ResourceAllocator>>,
     settings: Settings,
     log_rotation: LogRotation,
     /// What was said of the links to logs.
@@ -172,6 +190,10 @@ impl KubeletBuilder {
             cluster_dns: ClusterDns::default(),
             resolv_conf: Some(PathBuf::from("/etc/resolv.conf")),
             seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            resources: ResourceSettings::default(),
+            user_namespaces: UserNamespaceSettings::default(),
+            allocator: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             container_logs: None,
@@ -211,7 +233,7 @@ impl KubeletBuilder {
         self
     }
 
-    /// Where secrets, config maps and services are read.
+    /// Where secrets, config maps, services and runtime classes are read.
     pub fn objects(mut self, objects: impl ObjectSource) -> Self {
         self.objects = Some(Arc::new(objects));
         self
@@ -338,6 +360,31 @@ impl KubeletBuilder {
         self
     }
 
+    /// Which kernel settings pods may change beyond those that are safe: names, or beginnings of names and `*`, such as
+    /// `net.*`. They must be of namespaces that a pod has to itself. Default: none.
+    pub fn allowed_unsafe_sysctls(mut self, patterns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.allowed_unsafe_sysctls = patterns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// How the limits of containers become those of the kernel.
+    pub fn resources(mut self, settings: ResourceSettings) -> Self {
+        self.resources = settings;
+        self
+    }
+
+    /// Which users of the host pods have that have users of their own.
+    pub fn user_namespaces(mut self, settings: UserNamespaceSettings) -> Self {
+        self.user_namespaces = settings;
+        self
+    }
+
+    /// Who gives devices, processors and memory nodes to containers. Default: nobody.
+    pub fn allocator(mut self, allocator: impl ResourceAllocator) -> Self {
+        self.allocator = Some(Arc::new(allocator));
+        self
+    }
+
     /// Numbers.
     pub fn settings(mut self, settings: Settings) -> Self {
         self.settings = settings;
@@ -406,7 +453,33 @@ impl KubeletBuilder {
                 }
             }
         }
+        let setting = |what, why: String| Err(BuildError::Setting { what, why });
+        let period = self.resources.cpu_cfs_quota_period;
+        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&period) {
+            return setting("CPU quota period", format!("{period:?} is not from 1 ms to 1 s"));
+        }
+        if let Err(why) = self.user_namespaces.check() {
+            return setting("user namespaces", why);
+        }
         Ok(())
+    }
+
+    /// How limits are set on this machine; a simulated node has the cgroups of none.
+    fn resource_rules(&self) -> Result<ResourceRules, BuildError> {
+        let cgroups = match &self.place {
+            Place::Disk { .. } => CgroupFacts::read(Path::new("/")),
+            Place::Memory(_) => CgroupFacts::default(),
+        };
+        if self.resources.swap == SwapBehavior::LimitedSwap && !cgroups.is_v2 {
+            return Err(BuildError::Setting {
+                what: "swap behavior",
+                why: "LimitedSwap needs cgroup v2".to_owned(),
+            });
+        }
+        Ok(ResourceRules {
+            settings: self.resources.clone(),
+            cgroups,
+        })
     }
 
     /// Which references of static pods a local object source answers.
@@ -422,8 +495,15 @@ impl KubeletBuilder {
     ///
     /// # Errors
     /// [`BuildError`] names what is missing or wrong.
-    pub fn build(self) -> Result<Kubelet, BuildError> {
+    pub fn build(mut self) -> Result<Kubelet, BuildError> {
         self.check()?;
+        if let Kind::WholePods(_) = self.backend.0 {
+            // Nobody could be asked.
+            self.node.supplemental_groups_policy.get_or_insert(false);
+            if let Some(view) = &mut self.node_view {
+                view.supplemental_groups_policy.get_or_insert(false);
+            }
+        }
         let node_name: Arc<str> = self.node_name.as_str().into();
         let (state, files, root_dir, pod_logs) = match &self.place {
             Place::Disk { root, pod_logs } => (
@@ -451,7 +531,7 @@ impl KubeletBuilder {
         let (gate_sender, gate) = gate();
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
-        let ledger = Arc::new(Ledger::new(self.handlers(), Arc::new(view)));
+        let ledger = Arc::new(Ledger::new(self.handlers()?, Arc::new(view)));
         let images = match &self.backend.0 {
             Kind::Containers(containers) => Some(containers.parts.images.clone()),
             Kind::WholePods(_) => None,
@@ -474,6 +554,9 @@ impl KubeletBuilder {
                 let node = NodeParts {
                     node_name: node_name.clone(),
                     security: SecurityDefaults::new(self.seccomp_default, &root_dir),
+                    resources: self.resource_rules()?,
+                    users: UserNamespaces::new(self.user_namespaces.clone(), files, root_dir.join("pods")),
+                    allocator: self.allocator.clone(),
                     root_dir,
                     files,
                     logs: match self
@@ -631,9 +714,10 @@ impl KubeletBuilder {
         ))
     }
 
-    fn handlers(&self) -> Vec<Arc<dyn AdmitHandler>> {
+    fn handlers(&self) -> Result<Vec<Arc<dyn AdmitHandler>>, BuildError> {
         let mut handlers: Vec<Arc<dyn AdmitHandler>> = Vec::new();
-        if let Kind::Containers(_) = self.backend.0 {
+        let runs_containers = matches!(self.backend.0, Kind::Containers(_));
+        if runs_containers {
             let mut abilities = Abilities::default();
             if let Some(objects) = &self.objects {
                 abilities = abilities.with_source(&**objects);
@@ -641,7 +725,14 @@ impl KubeletBuilder {
             handlers.push(Arc::new(AbsentParts::new(abilities)));
         }
         handlers.extend(self.admit.iter().cloned());
+        if runs_containers {
+            let sysctls = Sysctls::new(&self.allowed_unsafe_sysctls, kernel_version());
+            handlers.push(Arc::new(sysctls.map_err(|(pattern, why)| BuildError::Setting {
+                what: "allowed unsafe sysctls",
+                why: format!("{pattern:?} is {why}"),
+            })?));
+        }
         handlers.push(Arc::new(self.fit));
-        handlers
+        Ok(handlers)
     }
 }

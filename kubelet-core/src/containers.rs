@@ -15,6 +15,7 @@ mod runtime_class;
 mod security;
 mod start;
 mod sync;
+mod user_namespaces;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,7 +25,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::admission::Ledger;
+use crate::admission::{Ledger, NO_STRICT_GROUPS};
+use crate::allocator::{ContainerResources, ResourceAllocator};
 use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
 use crate::files::NodeFiles;
@@ -33,11 +35,13 @@ use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
 use crate::pleg::PodLifecycleEventGenerator;
-use crate::runtime::{ContainerRuntime, NETWORK_READY, RUNTIME_READY, RuntimeParts};
+use crate::runtime::{ContainerRuntime, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
-use crate::syncer::{BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
+use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
 pub(crate) use resolver::NodeDns;
+pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
+pub(crate) use user_namespaces::UserNamespaces;
 
 use memory::PodMemory;
 use permits::StartPermits;
@@ -71,11 +75,21 @@ pub(crate) struct NodeParts {
     pub(crate) logs: LogPaths,
     pub(crate) dns: NodeDns,
     pub(crate) security: SecurityDefaults,
+    pub(crate) resources: ResourceRules,
+    pub(crate) users: UserNamespaces,
+    pub(crate) allocator: Option<Arc<dyn ResourceAllocator>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) settings: Settings,
+}
+
+/// What a runtime can do beyond the ordinary.
+#[derive(Debug, Default)]
+struct RuntimeAbilities {
+    handlers: Vec<RuntimeHandler>,
+    strict_groups: bool,
 }
 
 /// The syncer of one running kubelet.
@@ -87,6 +101,8 @@ pub(crate) struct ContainerSyncer {
     /// What is remembered of each pod, for as long as it is on the node.
     memory: Mutex<BTreeMap<PodUid, Arc<Mutex<PodMemory>>>>,
     network_not_ready: Mutex<Option<String>>,
+    /// What the runtime can do, as it last said when it was ready.
+    abilities: Mutex<RuntimeAbilities>,
     calls: AtomicU64,
     permits: StartPermits,
 }
@@ -101,6 +117,7 @@ impl ContainerSyncer {
             node,
             memory: Mutex::new(BTreeMap::new()),
             network_not_ready: Mutex::new(None),
+            abilities: Mutex::default(),
             calls: AtomicU64::new(0),
             permits,
         }
@@ -115,6 +132,12 @@ impl ContainerSyncer {
             .clone()
     }
 
+    /// What a container was given beside what its spec says.
+    fn given(&self, uid: &PodUid, container: &str) -> ContainerResources {
+        let allocator = self.node.allocator.as_ref();
+        allocator.map(|all| all.container(uid, container)).unwrap_or_default()
+    }
+
     fn pods_dir(&self) -> PathBuf {
         self.node.root_dir.join("pods")
     }
@@ -126,6 +149,18 @@ impl ContainerSyncer {
 
 #[async_trait]
 impl PodSyncer for ContainerSyncer {
+    async fn acquire(&self, _cx: &StepContext, work: &PodWork) -> Result<(), AcquireError> {
+        let is_known = self.node.ledger.node().supplemental_groups_policy.is_some();
+        if is_known || !security::only_given_groups(&work.pod) || lock(&self.abilities).strict_groups {
+            return Ok(());
+        }
+        let (reason, message) = NO_STRICT_GROUPS;
+        Err(AcquireError::Refused {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        })
+    }
+
     async fn sync(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
         self.sync_pod(cx, work).await
     }
@@ -155,9 +190,13 @@ impl PodSyncer for ContainerSyncer {
 
     async fn sweep(&self, pods: &[PodUid]) {
         let logs = self.node.logs.root().to_owned();
-        for (uid, why) in self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await {
-            let error: &dyn std::error::Error = &why;
+        let stay = self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await;
+        for (uid, why) in &stay {
+            let error: &dyn std::error::Error = why;
             tracing::warn!(pod_uid = %uid, error, "the folders of a pod that nobody wishes for stay");
+        }
+        for uid in pods.iter().filter(|uid| stay.iter().all(|(stays, _)| stays != *uid)) {
+            self.node.users.forget(uid).await;
         }
         self.clear_links().await;
     }
@@ -174,6 +213,12 @@ impl PodSyncer for ContainerSyncer {
             .map(|why| format!("runtime is not ready: {why}"));
         status.network_not_ready = info.unmet(NETWORK_READY);
         status.survives_restart = info.survives_restart;
+        if status.not_ready.is_none() {
+            *lock(&self.abilities) = RuntimeAbilities {
+                handlers: info.handlers,
+                strict_groups: info.supplemental_groups_policy,
+            };
+        }
         *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();
         Ok(status)
     }

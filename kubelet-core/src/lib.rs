@@ -2,6 +2,7 @@
 
 mod actions;
 mod admission;
+mod allocator;
 mod backoff;
 mod builder;
 mod cache;
@@ -60,6 +61,7 @@ pub use admission::{
     Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
     NodeFit, NodeSettings, NodeView, Operation,
 };
+pub use allocator::{ContainerResources, ResourceAllocator};
 pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};
 pub use builder::{Backend, BuildError, KubeletBuilder};
 pub use cache::{
@@ -110,13 +112,14 @@ pub use resources::{
 pub use runnable::{NodeContext, Runnable, RunnableError, StartPhase};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
-    ContainerStatus, CreateContainer, ExecOutput, ExecRequest, IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef,
-    ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount, NETWORK_READY, NamespaceMode, Namespaces,
-    PortMapping, PortProtocol, PullProgress, PullRequest, RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError,
-    RuntimeHandler, RuntimeHint, RuntimeInfo, RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus,
-    Scope, SecurityProfile, SelinuxOptions, Target, annotation, label,
+    ContainerStatus, CreateContainer, Device, ExecOutput, ExecRequest, IdMapping, IgnoreProgress, ImageFilesystems,
+    ImageRecord, ImageRef, ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount, MountError,
+    MountPropagation, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress, PullRequest,
+    RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
+    RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, SecurityProfile, SelinuxOptions,
+    Target, UserNamespace, annotation, label,
 };
-pub use settings::{Settings, StartLimits};
+pub use settings::{ResourceSettings, Settings, StartLimits, SwapBehavior, UserNamespaceSettings};
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
     ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod,

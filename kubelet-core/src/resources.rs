@@ -87,6 +87,12 @@ pub(crate) fn is_huge_page(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
+/// The size of the pages in bytes that a resource is memory in, if it is: `hugepages-2Mi`.
+pub(crate) fn huge_page_size(name: &str) -> Option<u64> {
+    let size: Quantity = name.strip_prefix("hugepages-")?.parse().ok()?;
+    u64::try_from(size.value()).ok().filter(|bytes| *bytes > 0)
+}
+
 /// A list of the API, without what cannot be read.
 pub(crate) fn read_list(list: Option<&BTreeMap<String, ApiQuantity>>) -> ResourceList {
     list.into_iter()

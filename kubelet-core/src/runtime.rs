@@ -6,7 +6,9 @@ mod error;
 mod image;
 mod info;
 mod labels;
+mod mount;
 mod record;
+mod resources;
 mod status;
 
 use std::fmt;
@@ -20,8 +22,8 @@ use crate::ids::{ContainerId, PodUid, SandboxId};
 
 pub use auth::RegistryAuth;
 pub use config::{
-    ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxResources, LinuxSecurity, Mount, NamespaceMode,
-    Namespaces, PortMapping, PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
+    ContainerConfig, CreateContainer, ExecOutput, ExecRequest, LinuxSecurity, NamespaceMode, Namespaces, PortMapping,
+    PortProtocol, SandboxConfig, SecurityProfile, SelinuxOptions,
 };
 pub use error::RuntimeError;
 pub use image::{
@@ -29,7 +31,9 @@ pub use image::{
 };
 pub use info::{CgroupDriver, NETWORK_READY, RUNTIME_READY, RuntimeCondition, RuntimeHandler, RuntimeInfo};
 pub use labels::{ContainerAnnotations, annotation, label};
+pub use mount::{Device, IdMapping, Mount, MountError, MountPropagation, UserNamespace};
 pub use record::{ContainerRecord, ContainerState, SandboxRecord, SandboxState};
+pub use resources::LinuxResources;
 pub use status::{ContainerStatus, SandboxStatus};
 
 /// Which objects a list call is about.

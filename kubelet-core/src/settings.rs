@@ -93,3 +93,71 @@ impl Default for Settings {
         }
     }
 }
+
+/// Whether containers may use the node's swap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SwapBehavior {
+    /// They may not.
+    #[default]
+    NoSwap,
+    /// Those of Burstable pods may use a share like the share of the node's memory that they request. Needs cgroup v2.
+    LimitedSwap,
+}
+
+/// How limits of containers become those of the kernel. The defaults are those of the upstream kubelet 1.36.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct ResourceSettings {
+    /// Whether limits of CPU are enforced, by quotas. True.
+    pub cpu_cfs_quota: bool,
+    /// The period of those quotas, 1 ms to 1 s. 100 ms.
+    pub cpu_cfs_quota_period: Duration,
+    /// Whether the kernel kills only one process of a container that is out of memory, and not all. False; with cgroup
+    /// v1 it is always one.
+    pub single_process_oom_kill: bool,
+    /// Whether containers may use swap. They may not.
+    pub swap: SwapBehavior,
+}
+
+impl Default for ResourceSettings {
+    fn default() -> Self {
+        Self {
+            cpu_cfs_quota: true,
+            cpu_cfs_quota_period: Duration::from_millis(100),
+            single_process_oom_kill: false,
+            swap: SwapBehavior::NoSwap,
+        }
+    }
+}
+
+/// Which users of the host pods have that have users of their own (`hostUsers: false`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UserNamespaceSettings {
+    /// How many users each pod has: a multiple of 65536. 65536.
+    pub ids_per_pod: u32,
+    /// The users of the host that are given to pods, and of the groups the same: the first one, and how many. By default
+    /// those that `getsubids` tells of the user `kubelet`; where there is no such user or no such program, all but the
+    /// first block.
+    pub host_ids: Option<(u32, u32)>,
+}
+
+impl Default for UserNamespaceSettings {
+    fn default() -> Self {
+        Self {
+            ids_per_pod: 65_536,
+            host_ids: None,
+        }
+    }
+}
+
+impl UserNamespaceSettings {
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self.ids_per_pod {
+            0 => Err("no ids per pod".to_owned()),
+            ids if ids % 65_536 != 0 => Err(format!("{ids} ids per pod are no multiple of 65536")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -5,7 +5,7 @@ mod sandbox;
 mod status;
 
 use kubelet_core::{
-    LinuxResources, LinuxSecurity, NamespaceMode, Namespaces, RegistryAuth, SecurityProfile, SelinuxOptions,
+    IdMapping, LinuxResources, LinuxSecurity, NamespaceMode, RegistryAuth, SecurityProfile, SelinuxOptions,
 };
 use kubelet_proto::cri::v1;
 
@@ -21,17 +21,44 @@ fn namespace_mode(mode: NamespaceMode) -> v1::NamespaceMode {
     match mode {
         NamespaceMode::Container => v1::NamespaceMode::Container,
         NamespaceMode::Node => v1::NamespaceMode::Node,
+        NamespaceMode::Target => v1::NamespaceMode::Target,
         _ => v1::NamespaceMode::Pod,
     }
 }
 
-fn namespaces(of: &Namespaces) -> v1::NamespaceOption {
+fn namespaces(security: &LinuxSecurity) -> v1::NamespaceOption {
+    let of = &security.namespaces;
+    let users = match &security.user_namespace {
+        None => v1::UserNamespace {
+            mode: v1::NamespaceMode::Node.into(),
+            ..v1::UserNamespace::default()
+        },
+        Some(users) => v1::UserNamespace {
+            mode: v1::NamespaceMode::Pod.into(),
+            uids: id_mappings(&users.uids),
+            gids: id_mappings(&users.gids),
+        },
+    };
     v1::NamespaceOption {
         network: namespace_mode(of.network).into(),
         pid: namespace_mode(of.pid).into(),
         ipc: namespace_mode(of.ipc).into(),
-        ..v1::NamespaceOption::default()
+        target_id: security
+            .pid_target
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        userns_options: Some(users),
     }
+}
+
+fn id_mappings(blocks: &[IdMapping]) -> Vec<v1::IdMapping> {
+    let mapping = |block: &IdMapping| v1::IdMapping {
+        host_id: block.host_id,
+        container_id: block.container_id,
+        length: block.length,
+    };
+    blocks.iter().map(mapping).collect()
 }
 
 fn profile(of: &SecurityProfile) -> v1::SecurityProfile {
@@ -100,6 +127,20 @@ pub(crate) fn resources(of: &LinuxResources) -> v1::LinuxContainerResources {
         cpu_shares: of.cpu_shares.try_into().unwrap_or(i64::MAX),
         memory_limit_in_bytes: of.memory_limit_bytes,
         oom_score_adj: of.oom_score_adj.into(),
-        ..v1::LinuxContainerResources::default()
+        cpuset_cpus: of.cpuset_cpus.clone(),
+        cpuset_mems: of.cpuset_mems.clone(),
+        hugepage_limits: of
+            .hugepage_limits
+            .iter()
+            .map(|(page_size, limit)| v1::HugepageLimit {
+                page_size: page_size.clone(),
+                limit: *limit,
+            })
+            .collect(),
+        unified: of.unified.clone(),
+        memory_swap_limit_in_bytes: of.memory_swap_limit_bytes,
     }
 }
+
+#[cfg(test)]
+mod tests;

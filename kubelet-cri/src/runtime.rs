@@ -186,6 +186,9 @@ impl ContainerRuntime for CriRuntime {
             })
             .collect();
         info.handlers.sort_by(|a, b| a.name.cmp(&b.name));
+        info.supplemental_groups_policy = said
+            .features
+            .is_some_and(|features| features.supplemental_groups_policy);
         info.cgroup_driver = self.driver;
         Ok(info)
     }

@@ -261,6 +261,11 @@ impl ContainerRuntime for ProcessRuntime {
                 "there is no runtime handler {handler:?}"
             )));
         }
+        if !config.sysctls.is_empty() {
+            return Err(RuntimeError::refused(
+                "sysctls would be those of the host: the process runtime has no namespaces",
+            ));
+        }
         self.shared.index().sandbox_is_free(&config.pod_uid, config.attempt)?;
         let file = SandboxFile {
             pod_uid: config.pod_uid.clone(),

@@ -19,6 +19,7 @@ mod unary;
 
 pub use archive::OciArchive;
 pub use components::Containerd;
+pub use config::SECOND_HANDLER;
 pub use error::ComponentError;
 pub use images::{BUSYBOX_IMAGE, PAUSE_IMAGE, write_base_images};
 pub use instance::PrivateContainerd;

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod allocator;
 #[cfg(feature = "containerd")]
 mod containerd;
 pub mod contract;
@@ -11,10 +12,11 @@ mod provider;
 mod simulator;
 mod status_sink;
 
+pub use allocator::FakeAllocator;
 #[cfg(feature = "containerd")]
 pub use containerd::{
     BUSYBOX_IMAGE, ComponentError, Containerd, OciArchive, PAUSE_IMAGE, PrivateContainerd, PrivateRegistry,
-    remove_leftovers, write_base_images,
+    SECOND_HANDLER, remove_leftovers, write_base_images,
 };
 pub use fake::{
     Action, Call, ErrorKind, ExecAnswer, ExecCall, FakeImage, FakeRuntime, FakeRuntimeBuilder, FaultKind, Op, Outcome,

@@ -29,8 +29,8 @@ pub struct NodeView {
     pub operating_system: String,
     /// The processor's architecture, as Go names it: `amd64`.
     pub architecture: String,
-    /// Whether its runtime keeps to `supplementalGroupsPolicy: Strict`.
-    pub supplemental_groups_policy: bool,
+    /// Whether the runtime keeps to `supplementalGroupsPolicy: Strict`; absent: as the runtime says, once it is asked.
+    pub supplemental_groups_policy: Option<bool>,
 }
 
 impl NodeView {
@@ -45,7 +45,7 @@ impl NodeView {
             addresses: Vec::new(),
             operating_system: host_operating_system().to_owned(),
             architecture: host_architecture().to_owned(),
-            supplemental_groups_policy: false,
+            supplemental_groups_policy: None,
         }
     }
 }

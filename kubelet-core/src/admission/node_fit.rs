@@ -12,6 +12,12 @@ use super::{Admission, AdmitHandler, AdmitRequest, Operation};
 use failure::FitFailure;
 pub(super) use resources::is_extended;
 
+/// The refusal of a pod that wants no groups but those that it names: reason and message.
+pub(crate) const NO_STRICT_GROUPS: (&str, &str) = (
+    "SupplementalGroupsPolicyNotSupported",
+    "SupplementalGroupsPolicy=Strict is not supported in this node",
+);
+
 /// Admits pods that fit the node: its operating system, resources, labels, name, free ports and taints.
 ///
 /// Requests for extended resources that the node does not list are left out: they may be the scheduler's alone. Only
@@ -103,11 +109,8 @@ fn refuse_system(req: &AdmitRequest<'_>) -> Option<Admission> {
         .security_context
         .as_ref()
         .and_then(|context| context.supplemental_groups_policy.as_deref());
-    if groups == Some("Strict") && !req.node.supplemental_groups_policy {
-        return Some(Admission::reject(
-            "SupplementalGroupsPolicyNotSupported",
-            "SupplementalGroupsPolicy=Strict is not supported in this node",
-        ));
+    if groups == Some("Strict") && req.node.supplemental_groups_policy == Some(false) {
+        return Some(Admission::reject(NO_STRICT_GROUPS.0, NO_STRICT_GROUPS.1));
     }
     None
 }

@@ -40,8 +40,8 @@ pub struct NodeSettings {
     pub operating_system: String,
     /// The processor's architecture, as Go names it.
     pub architecture: String,
-    /// Whether the runtime keeps to `supplementalGroupsPolicy: Strict`.
-    pub supplemental_groups_policy: bool,
+    /// Whether the runtime keeps to `supplementalGroupsPolicy: Strict`; absent: as the runtime says, once it is asked.
+    pub supplemental_groups_policy: Option<bool>,
 }
 
 impl Default for NodeSettings {
@@ -59,7 +59,7 @@ impl Default for NodeSettings {
             addresses: Vec::new(),
             operating_system: host_operating_system().to_owned(),
             architecture: host_architecture().to_owned(),
-            supplemental_groups_policy: false,
+            supplemental_groups_policy: None,
         }
     }
 }

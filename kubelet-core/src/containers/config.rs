@@ -10,11 +10,11 @@ use k8s_openapi::api::core::v1::{ContainerPort, ContainerState as ApiState, Cont
 
 use super::ContainerSyncer;
 use super::images::PresentImage;
-use super::resources::{linux_resources, overhead, sandbox_resources};
-use super::security::{container_security, sandbox_security};
+use super::security::{container_security, sandbox_security, see_processes_of};
 use super::start::{CONFIG_ERROR, StartError};
 use super::sync::Ground;
-use crate::env::{EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
+use crate::admission::sysctl_name;
+use crate::env::{Env, EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::PodUid;
@@ -22,6 +22,9 @@ use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label};
 use crate::status::reason;
 use crate::syncer::{StepContext, SyncError};
+
+/// The quota of containers that have processors of their own.
+const NO_QUOTA: i64 = -1;
 
 impl ContainerSyncer {
     /// The config of a pod's sandbox. It is made anew for each sync, and told of only where `is_new`.
@@ -47,10 +50,16 @@ impl ContainerSyncer {
         config.sysctls = sysctls
             .into_iter()
             .flatten()
-            .map(|sysctl| (sysctl.name.replace('/', "."), sysctl.value.clone()))
+            .map(|sysctl| (sysctl_name(&sysctl.name), sysctl.value.clone()))
             .collect();
-        config.resources = sandbox_resources(pod);
-        config.overhead = overhead(pod);
+        config.resources = self.node.resources.of_sandbox(pod);
+        if pod
+            .containers()
+            .any(|view| self.given(pod.uid(), view.name()).exclusive_cpus)
+        {
+            config.resources.cpu_quota = NO_QUOTA;
+        }
+        config.overhead = self.node.resources.of_overhead(pod);
         config.labels = pod.metadata().labels.clone().unwrap_or_default();
         config.labels.extend(mark(pod));
         config.annotations = pod.metadata().annotations.clone().unwrap_or_default();
@@ -58,6 +67,7 @@ impl ContainerSyncer {
             .annotations
             .insert(annotation::CONFIG_SOURCE.to_owned(), pod.source().to_string());
         config.security = sandbox_security(pod);
+        config.security.user_namespace = self.user_namespace(pod).await?;
         Ok(config)
     }
 
@@ -104,9 +114,11 @@ impl ContainerSyncer {
     ) -> Result<ContainerConfig, StartError> {
         let pod = &*ground.work.pod;
         let (restart_count, log_path) = self.restart_count(ground, view).await?;
-        let env = self.environment(cx, ground, view).await?;
-        let node = self.node.ledger.node();
-        let memory_capacity = node.capacity.get("memory").map_or(0, |q| q.value());
+        let given = self.given(pod.uid(), view.name());
+        let mut env = Env::from_iter(given.env);
+        for (name, value) in self.environment(cx, ground, view).await?.into_vec() {
+            env.set(name, value);
+        }
         let mut config = ContainerConfig::new(view.name(), restart_count, image.image.clone());
         config.command = expand_command(view.command(), &env);
         config.args = expand_command(view.args(), &env);
@@ -118,12 +130,26 @@ impl ContainerSyncer {
         config.tty = view.tty();
         config.stop_signal = view.lifecycle().and_then(|lifecycle| lifecycle.stop_signal.clone());
         config.security = container_security(pod, view, image, &self.node.security)?;
-        config.resources = linux_resources(pod, view, memory_capacity);
+        config.security.user_namespace = ground.sandbox.security.user_namespace.clone();
+        let target = view.target_container();
+        if let Some(target) = target.and_then(|name| ground.work.observed.newest(name)) {
+            see_processes_of(&mut config.security, &target.id);
+        }
+        config.resources = self.node.resources.of_container(pod, view, &self.node.ledger.node());
+        config.resources.cpuset_cpus = given.cpuset_cpus;
+        config.resources.cpuset_mems = given.cpuset_mems;
+        if given.exclusive_cpus {
+            config.resources.cpu_quota = NO_QUOTA;
+        }
+        config.devices = given.devices;
+        config.cdi_devices = given.cdi_devices;
+        config.mounts = given.mounts;
         config.labels = mark(pod);
         config
             .labels
             .insert(label::CONTAINER_NAME.to_owned(), view.name().to_owned());
-        config.annotations = annotations(pod, view, restart_count);
+        config.annotations = given.annotations;
+        config.annotations.extend(annotations(pod, view, restart_count));
         config.mounts.extend(self.hosts_mount(ground, view).await?);
         let termination_file = self.termination_file(pod, view).await?;
         config.annotations.insert(
@@ -133,6 +159,9 @@ impl ContainerSyncer {
         config
             .mounts
             .push(Mount::new(view.termination_message_path(), termination_file).relabelled());
+        for mount in &mut config.mounts {
+            mount.id_mappings.clone_from(&config.security.user_namespace);
+        }
         Ok(config)
     }
 
@@ -179,7 +208,7 @@ impl ContainerSyncer {
         cx: &StepContext,
         ground: &Ground<'_>,
         view: &ContainerView<'_>,
-    ) -> Result<crate::env::Env, StartError> {
+    ) -> Result<Env, StartError> {
         let pod = &*ground.work.pod;
         let node = self.node.ledger.node();
         let pod_ips = if pod.facts().host_network {

@@ -21,6 +21,15 @@ impl ContainerSyncer {
             (key, Doomed::Orphan(_)) => key.clone(),
         };
         self.remove_ended(cx, observed, key.as_ref(), remains).await?;
+        let has_users = match doomed {
+            Doomed::Pod(work) => work.pod.spec().host_users == Some(false),
+            // Nobody knows any more.
+            Doomed::Orphan(_) => true,
+        };
+        if has_users {
+            let released = self.node.users.release(doomed.uid()).await;
+            released.map_err(|error| SyncError::failed("cannot take back the users of the pod", error))?;
+        }
         if remains == Remains::Remove {
             let pod_dir = self.pod_dir(doomed.uid());
             let logs = key.map(|key| self.node.logs.pod_dir(&key.namespace, &key.name, doomed.uid().as_str()));

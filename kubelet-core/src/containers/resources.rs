@@ -1,28 +1,35 @@
-//! Limits of one container on Linux.
+//! Limits of containers and sandboxes on Linux.
 //!
-//! Source: kubelet 1.36, `kuberuntime_container_linux.go` and `qos.go`.
+//! Source: kubelet 1.36, `kuberuntime_container_linux.go`, `cm/helpers_linux.go` and `qos/policy.go`.
 
+mod machine;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use crate::admission::NodeView;
 use crate::pod::{ContainerKind, ContainerView, PodRecord, QosClass};
 use crate::quantity::Quantity;
-use crate::resources::{ResourceList, pod_limits_without_overhead, pod_requests_without_overhead, read_list};
+use crate::resources::{
+    ResourceList, aggregate_container_requests, huge_page_size, pod_limits_without_overhead,
+    pod_requests_without_overhead, read_list,
+};
 use crate::runtime::LinuxResources;
+use crate::settings::{ResourceSettings, SwapBehavior};
 
-const QUOTA_PERIOD_MICROS: i64 = 100_000;
+pub(crate) use machine::CgroupFacts;
+
 const LEAST_QUOTA_MICROS: i64 = 1_000;
+/// The file that says whether the kernel kills all of a cgroup.
+const OOM_GROUP: &str = "memory.oom.group";
+const SWAP_MAX: &str = "memory.swap.max";
 
-fn amount(view: &ContainerView<'_>, limits: Limits, name: &str) -> Option<Quantity> {
-    let resources = view.resources()?;
-    let list = match limits {
-        Limits::Limits => resources.limits.as_ref(),
-        Limits::Requests => resources.requests.as_ref(),
-    };
-    list?.get(name)?.0.parse().ok()
-}
-
-#[derive(Clone, Copy)]
-enum Limits {
-    Limits,
-    Requests,
+/// What the limits depend on beside pods and node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResourceRules {
+    pub(crate) settings: ResourceSettings,
+    pub(crate) cgroups: CgroupFacts,
 }
 
 /// CPU shares of an amount in thousandths.
@@ -36,146 +43,194 @@ fn cpu_shares(milli: i64) -> u64 {
 }
 
 /// CPU quota in microseconds per period; 0 for no limit.
-fn cpu_quota(milli: i64) -> i64 {
+fn cpu_quota(milli: i64, period_micros: i64) -> i64 {
     if milli <= 0 {
         return 0;
     }
-    (milli.saturating_mul(QUOTA_PERIOD_MICROS) / 1000).max(LEAST_QUOTA_MICROS)
+    (milli.saturating_mul(period_micros) / 1000).max(LEAST_QUOTA_MICROS)
 }
 
-/// The score that the kernel adds when it looks for a process to kill.
-fn oom_score_adj(pod: &PodRecord, view: &ContainerView<'_>, memory_capacity: i64) -> i32 {
-    let is_node_critical =
-        pod.facts().is_critical && pod.spec().priority_class_name.as_deref() == Some("system-node-critical");
-    match pod.facts().qos {
-        _ if is_node_critical => -997,
-        QosClass::Guaranteed => -997,
-        QosClass::BestEffort => 1000,
-        QosClass::Burstable => {
-            let of = |view: &ContainerView<'_>| {
-                let request = amount(view, Limits::Requests, "memory").map_or(0, |q| q.value());
-                match memory_capacity {
-                    ..=0 => 1000,
-                    capacity => 1000 - 1000_i64.saturating_mul(request) / capacity,
-                }
-            };
-            let mut score = of(view);
-            if view.kind() == ContainerKind::Sidecar {
-                // A sidecar must not go before the containers that it serves.
-                let smallest = ContainerView::regular(pod.spec()).map(|view| of(&view)).max();
-                score = smallest.map_or(score, |smallest| score.min(smallest));
-            }
-            i32::try_from(score.clamp(3, 999)).unwrap_or(999)
+/// The amounts of one container, with what it has none of taken from its pod.
+struct Amounts<'a> {
+    pod: &'a PodRecord,
+    requests: ResourceList,
+    limits: ResourceList,
+    of_pod: ResourceList,
+}
+
+impl<'a> Amounts<'a> {
+    fn of(pod: &'a PodRecord, view: &ContainerView<'_>) -> Self {
+        let own = view.resources();
+        let of_pod = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
+        Self {
+            pod,
+            requests: read_list(own.and_then(|r| r.requests.as_ref())),
+            limits: read_list(own.and_then(|r| r.limits.as_ref())),
+            of_pod: read_list(of_pod),
         }
     }
-}
 
-/// The limits of a container.
-pub(super) fn linux_resources(pod: &PodRecord, view: &ContainerView<'_>, memory_capacity: i64) -> LinuxResources {
-    let cpu_limit = amount(view, Limits::Limits, "cpu").map(|q| q.milli_value());
-    let cpu_request = amount(view, Limits::Requests, "cpu").map(|q| q.milli_value());
-    let memory_limit = amount(view, Limits::Limits, "memory").map(|q| q.value());
-    let pod_limits = pod.spec().resources.as_ref().and_then(|r| r.limits.as_ref());
-    let of_pod = |name: &str| {
-        pod_limits
-            .and_then(|limits| limits.get(name))
-            .and_then(|quantity| quantity.0.parse::<Quantity>().ok())
-    };
-    LinuxResources {
-        // A limit without a request stands for one.
-        cpu_shares: cpu_shares(cpu_request.or(cpu_limit).unwrap_or(0)),
-        cpu_quota: cpu_quota(
-            cpu_limit
-                .or_else(|| of_pod("cpu").map(|q| q.milli_value()))
-                .unwrap_or(0),
-        ),
-        cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
-        memory_limit_bytes: memory_limit
-            .or_else(|| of_pod("memory").map(|q| q.value()))
-            .unwrap_or(0),
-        oom_score_adj: oom_score_adj(pod, view, memory_capacity),
+    fn limit(&self, name: &str) -> Option<&Quantity> {
+        let own = self.limits.get(name).filter(|amount| !amount.is_zero());
+        own.or_else(|| self.of_pod.get(name))
     }
-}
 
-/// The limits of all containers of a pod together, without what the pod costs itself.
-pub(super) fn sandbox_resources(pod: &PodRecord) -> LinuxResources {
-    let requests = pod_requests_without_overhead(pod.spec());
-    let limits = pod_limits_without_overhead(pod.spec());
-    let milli = |list: &ResourceList| list.get("cpu").map(Quantity::milli_value);
-    LinuxResources {
-        cpu_shares: cpu_shares(milli(&requests).or_else(|| milli(&limits)).unwrap_or(0)),
-        cpu_quota: cpu_quota(milli(&limits).unwrap_or(0)),
-        cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
-        memory_limit_bytes: limits.get("memory").map_or(0, Quantity::value),
-        ..LinuxResources::default()
+    fn memory_request(&self) -> i64 {
+        self.requests.get("memory").map_or(0, Quantity::value)
     }
-}
 
-/// What a pod costs beside its containers: the CPU is request and limit in one.
-pub(super) fn overhead(pod: &PodRecord) -> Option<LinuxResources> {
-    let overhead = read_list(Some(pod.spec().overhead.as_ref()?));
-    let milli = overhead.get("cpu").map_or(0, Quantity::milli_value);
-    Some(LinuxResources {
-        cpu_shares: cpu_shares(milli),
-        cpu_quota: cpu_quota(milli),
-        cpu_period: QUOTA_PERIOD_MICROS.unsigned_abs(),
-        memory_limit_bytes: overhead.get("memory").map_or(0, Quantity::value),
-        ..LinuxResources::default()
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::{cpu_quota, cpu_shares, linux_resources, overhead, sandbox_resources};
-    use crate::pod::testing::record;
-
-    #[test]
-    fn shares_and_quota_follow_the_table() {
-        for (milli, shares) in [(0, 2), (1, 2), (100, 102), (500, 512), (1000, 1024), (4000, 4096)] {
-            assert_eq!(cpu_shares(milli), shares);
+    /// The score that the kernel adds when it looks for a process to kill.
+    fn oom_score_adj(&self, kind: ContainerKind, memory_capacity: i64) -> i32 {
+        let pod = self.pod;
+        let class = pod.spec().priority_class_name.as_deref();
+        if pod.facts().is_critical && class == Some("system-node-critical") {
+            return -997;
         }
-        assert_eq!((cpu_quota(0), cpu_quota(5), cpu_quota(250)), (0, 1000, 25_000));
-    }
-
-    #[test]
-    fn a_sandbox_has_the_sum_of_its_containers_and_its_overhead_apart() {
-        let of = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu, "memory": memory}});
-        let pod = record(json!({"spec": {
-            "overhead": {"cpu": "250m", "memory": "32Mi"},
-            "initContainers": [{"name": "i", "image": "i", "resources": of("2", "1Gi")}],
-            "containers": [
-                {"name": "a", "image": "i", "resources": of("500m", "64Mi")},
-                {"name": "b", "image": "i", "resources": of("250m", "64Mi")},
-            ],
-        }}));
-        let all = sandbox_resources(&pod);
-        assert_eq!(
-            (all.cpu_shares, all.cpu_quota, all.memory_limit_bytes),
-            (2048, 200_000, 1 << 30)
-        );
-        let own = overhead(&pod).unwrap();
-        assert_eq!(
-            (own.cpu_shares, own.cpu_quota, own.memory_limit_bytes),
-            (256, 25_000, 32 << 20)
-        );
-        let plain = record(json!({"spec": {"containers": [{"name": "a", "image": "i"}]}}));
-        assert_eq!(overhead(&plain), None);
-        assert_eq!(sandbox_resources(&plain).cpu_shares, 2);
-    }
-
-    #[test]
-    fn oom_scores_follow_quality_of_service() {
-        let gib = 1 << 30;
-        let of = |resources| {
-            let pod = record(json!({"spec": {"containers": [{"name": "a", "image": "i", "resources": resources}]}}));
-            linux_resources(&pod, &pod.container("a").unwrap(), 16 * gib).oom_score_adj
+        match pod.facts().qos {
+            QosClass::Guaranteed => return -997,
+            QosClass::BestEffort => return 1000,
+            QosClass::Burstable => {}
+        }
+        let share = unassigned_share(pod);
+        let score = |request: i64| match memory_capacity {
+            ..=0 => 1000,
+            capacity => 1000 - 1000_i64.saturating_mul(request.saturating_add(share)) / capacity,
         };
-        assert_eq!(of(json!({})), 1000);
-        assert_eq!(of(json!({"requests": {"memory": "4Gi"}})), 750);
-        assert_eq!(of(json!({"requests": {"cpu": "1m"}})), 999);
-        let full = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
-        assert_eq!(of(full), -997);
+        let mut adjusted = score(self.memory_request());
+        if kind == ContainerKind::Sidecar {
+            // A sidecar must not go before the containers that it serves.
+            let requests = ContainerView::regular(pod.spec()).map(|view| Amounts::of(pod, &view).memory_request());
+            adjusted = requests.min().map_or(adjusted, |least| adjusted.min(score(least)));
+        }
+        i32::try_from(adjusted.clamp(3, 999)).unwrap_or(999)
+    }
+
+    /// What of the node's swap a container may use, which is a share like its share of the memory.
+    fn swap_limit(&self, node_memory: i64, node_swap: u64) -> u64 {
+        let request = self.memory_request();
+        let limit = self.limits.get("memory").map_or(0, Quantity::value);
+        let is_eligible = self.pod.facts().qos == QosClass::Burstable
+            && !self.pod.facts().is_critical
+            && (request != 0 || limit != 0)
+            && request != limit
+            && (1..=node_memory).contains(&request);
+        if !is_eligible {
+            return 0;
+        }
+        let swap = i128::from(request) * i128::from(node_swap) / i128::from(node_memory);
+        u64::try_from(swap).unwrap_or(0)
+    }
+}
+
+/// The share that each container has of the memory that its pod requests beyond them.
+fn unassigned_share(pod: &PodRecord) -> i64 {
+    let spec = pod.spec();
+    let own = spec.resources.as_ref().and_then(|r| r.requests.as_ref());
+    let Some(requested) = read_list(own).get("memory").map(Quantity::value).filter(|m| *m != 0) else {
+        return 0;
+    };
+    let assigned = aggregate_container_requests(spec)
+        .get("memory")
+        .map_or(0, Quantity::value);
+    let count = spec.containers.len() + spec.init_containers.as_ref().map_or(0, Vec::len);
+    let count = i64::try_from(count).unwrap_or(i64::MAX).max(1);
+    requested.saturating_sub(assigned).max(0) / count
+}
+
+/// The size of large pages as the names of cgroup files have it: `2MB`.
+fn page_size_name(bytes: u64) -> String {
+    let mut amount = bytes;
+    let mut unit = 0;
+    const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
+    while amount >= 1024 && unit + 1 < UNITS.len() {
+        amount /= 1024;
+        unit += 1;
+    }
+    format!("{amount}{}", UNITS[unit])
+}
+
+/// For each size of large pages that the node has: how much of it the container may use.
+fn hugepage_limits(amounts: &Amounts<'_>, node: &NodeView) -> BTreeMap<String, u64> {
+    let mut limits: BTreeMap<String, u64> = node
+        .capacity
+        .keys()
+        .filter_map(|name| Some((page_size_name(huge_page_size(name)?), 0)))
+        .collect();
+    // The container's own come last, and win.
+    for (name, amount) in amounts.of_pod.iter().chain(&amounts.limits) {
+        if let Some(limit) = huge_page_size(name).and_then(|size| limits.get_mut(&page_size_name(size))) {
+            *limit = u64::try_from(amount.value()).unwrap_or(0);
+        }
+    }
+    limits
+}
+
+impl ResourceRules {
+    /// Weight and quota of amounts in thousandths. A limit without a request stands for one.
+    fn with_cpu(&self, request: Option<i64>, limit: Option<i64>) -> LinuxResources {
+        let mut resources = LinuxResources {
+            cpu_shares: cpu_shares(request.or(limit).unwrap_or(0)),
+            ..LinuxResources::default()
+        };
+        if self.settings.cpu_cfs_quota {
+            let period = self.settings.cpu_cfs_quota_period.as_micros();
+            let period = i64::try_from(period).unwrap_or(i64::MAX);
+            resources.cpu_period = period.unsigned_abs();
+            resources.cpu_quota = cpu_quota(limit.unwrap_or(0), period);
+        }
+        resources
+    }
+
+    fn kill_together(&self, resources: &mut LinuxResources) {
+        if self.cgroups.is_v2 && !self.settings.single_process_oom_kill {
+            resources.unified.insert(OOM_GROUP.to_owned(), "1".to_owned());
+        }
+    }
+
+    /// The limits of a container.
+    pub(super) fn of_container(&self, pod: &PodRecord, view: &ContainerView<'_>, node: &NodeView) -> LinuxResources {
+        let amounts = Amounts::of(pod, view);
+        let node_memory = node.capacity.get("memory").map_or(0, Quantity::value);
+        let mut resources = self.with_cpu(
+            amounts.requests.get("cpu").map(Quantity::milli_value),
+            amounts.limit("cpu").map(Quantity::milli_value),
+        );
+        resources.memory_limit_bytes = amounts.limit("memory").map_or(0, Quantity::value);
+        resources.oom_score_adj = amounts.oom_score_adj(view.kind(), node_memory);
+        resources.hugepage_limits = hugepage_limits(&amounts, node);
+        self.kill_together(&mut resources);
+        if self.cgroups.has_swap_controller {
+            if self.cgroups.is_v2 {
+                let swap = match self.settings.swap {
+                    SwapBehavior::NoSwap => 0,
+                    SwapBehavior::LimitedSwap => amounts.swap_limit(node_memory, self.cgroups.swap_bytes),
+                };
+                resources.unified.insert(SWAP_MAX.to_owned(), swap.to_string());
+            } else {
+                // Memory and swap count together there.
+                resources.memory_swap_limit_bytes = resources.memory_limit_bytes;
+            }
+        }
+        resources
+    }
+
+    /// The limits of all containers of a pod together, without what the pod costs itself.
+    pub(super) fn of_sandbox(&self, pod: &PodRecord) -> LinuxResources {
+        let requests = pod_requests_without_overhead(pod.spec());
+        let limits = pod_limits_without_overhead(pod.spec());
+        let milli = |list: &ResourceList| list.get("cpu").map(Quantity::milli_value);
+        let mut resources = self.with_cpu(milli(&requests), milli(&limits));
+        resources.memory_limit_bytes = limits.get("memory").map_or(0, Quantity::value);
+        self.kill_together(&mut resources);
+        resources
+    }
+
+    /// What a pod costs beside its containers: the CPU is request and limit in one.
+    pub(super) fn of_overhead(&self, pod: &PodRecord) -> Option<LinuxResources> {
+        let overhead = read_list(Some(pod.spec().overhead.as_ref()?));
+        let milli = overhead.get("cpu").map(Quantity::milli_value);
+        let mut resources = self.with_cpu(milli, milli);
+        resources.memory_limit_bytes = overhead.get("memory").map_or(0, Quantity::value);
+        Some(resources)
     }
 }

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, SELinuxOptions as ApiSelinux};
 
 use super::images::PresentImage;
 use super::start::{CONFIG_ERROR, StartError};
+use crate::ids::ContainerId;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{LinuxSecurity, NamespaceMode, Namespaces, SecurityProfile, SelinuxOptions};
 
@@ -139,7 +140,16 @@ pub(super) fn container_security(
             .and_then(|c| c.allow_privilege_escalation)
             .is_some_and(|allowed| !allowed),
         namespaces: namespaces(pod),
+        ..LinuxSecurity::default()
     })
+}
+
+/// Lets a container that has processes to itself see those of another one instead.
+pub(super) fn see_processes_of(security: &mut LinuxSecurity, target: &ContainerId) {
+    if security.namespaces.pid == NamespaceMode::Container {
+        security.namespaces.pid = NamespaceMode::Target;
+        security.pid_target = Some(target.clone());
+    }
 }
 
 /// Security of a sandbox: the pod's context.
@@ -169,7 +179,7 @@ pub(super) fn sandbox_security(pod: &PodRecord) -> LinuxSecurity {
     }
 }
 
-fn only_given_groups(pod: &PodRecord) -> bool {
+pub(super) fn only_given_groups(pod: &PodRecord) -> bool {
     let context = pod.spec().security_context.as_ref();
     context.and_then(|c| c.supplemental_groups_policy.as_deref()) == Some("Strict")
 }
@@ -294,11 +304,11 @@ mod tests {
 
     use super::{
         MASKED_PATHS, PresentImage, READONLY_PATHS, SecurityDefaults, container_security, sandbox_security,
-        thermal_throttles,
+        see_processes_of, thermal_throttles,
     };
-    use crate::ids::ImageId;
+    use crate::ids::{ContainerId, ImageId};
     use crate::pod::testing::record;
-    use crate::runtime::{ImageRecord, ImageRef, LinuxSecurity, SecurityProfile};
+    use crate::runtime::{ImageRecord, ImageRef, LinuxSecurity, NamespaceMode, SecurityProfile};
 
     fn defaults() -> SecurityDefaults {
         SecurityDefaults {
@@ -446,6 +456,27 @@ mod tests {
         let all = SecurityDefaults::new(false, dir.path());
         assert!(all.masked_paths.len() > MASKED_PATHS.len());
         assert_eq!(thermal_throttles(&dir.path().join("nothing")).len(), 1);
+    }
+
+    #[test]
+    fn processes_are_the_containers_own_the_pods_the_hosts_or_those_of_a_target() {
+        use NamespaceMode::{Container, Node, Pod, Target};
+        for (spec, pid, with_target) in [
+            (json!({}), Container, Target),
+            (json!({"shareProcessNamespace": true}), Pod, Pod),
+            (json!({"hostPID": true}), Node, Node),
+        ] {
+            let mut spec = spec;
+            spec["containers"] = json!([{"name": "app", "image": "i"}]);
+            let pod = record(json!({"spec": spec}));
+            let view = pod.container("app").unwrap();
+            let mut security = container_security(&pod, &view, &image(None, ""), &defaults()).unwrap();
+            assert_eq!(security.namespaces.pid, pid);
+            assert_eq!(sandbox_security(&pod).namespaces.pid, pid);
+            see_processes_of(&mut security, &ContainerId::from("c7"));
+            assert_eq!(security.namespaces.pid, with_target);
+            assert_eq!(security.pid_target.is_some(), with_target == Target);
+        }
     }
 
     #[test]

@@ -304,6 +304,7 @@ impl ContainerSyncer {
         attempt: u32,
     ) -> Result<(SandboxConfig, String), SyncError> {
         let handler = self.runtime_handler(cx, pod).await?;
+        self.check_users(pod, &handler)?;
         let sandbox = self.sandbox_config(cx, pod, attempt, true).await?;
         Ok((sandbox, handler))
     }

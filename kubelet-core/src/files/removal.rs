@@ -39,7 +39,7 @@ impl Removal {
                         return Err(stays(&path, "is not empty, and what is in it may be mounted"));
                     }
                 }
-                "etc-hosts" => removal.file(path)?,
+                "etc-hosts" | "userns" | ".userns.tmp" => removal.file(path)?,
                 _ => return Err(stays(&path, "was not put there by the engine")),
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::dns::DnsConfig;
-use crate::ids::{PodKey, PodUid, SandboxId};
-use crate::runtime::ImageRef;
+use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
+use crate::runtime::{Device, ImageRef, LinuxResources, Mount, UserNamespace};
 
 /// Whose namespace a container uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub enum NamespaceMode {
     Container,
     /// The host's.
     Node,
+    /// That of another container: [`LinuxSecurity::pid_target`]. Only for process ids.
+    Target,
 }
 
 /// Namespaces of a sandbox or container.
@@ -72,22 +74,6 @@ impl PortMapping {
             host_ip: String::new(),
         }
     }
-}
-
-/// Limits on Linux. Zero or absent means: no limit of this kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LinuxResources {
-    /// Relative CPU weight, 2 to 262144; 0 leaves the default.
-    pub cpu_shares: u64,
-    /// CPU time per period in microseconds; 0 or negative for no limit.
-    pub cpu_quota: i64,
-    /// Period in microseconds.
-    pub cpu_period: u64,
-    /// Memory limit in bytes; 0 for none.
-    pub memory_limit_bytes: i64,
-    /// OOM score adjustment, -1000 to 1000.
-    pub oom_score_adj: i32,
 }
 
 /// A confinement of system calls (seccomp) or of files and capabilities (AppArmor).
@@ -169,39 +155,10 @@ pub struct LinuxSecurity {
     pub no_new_privileges: bool,
     /// Namespaces.
     pub namespaces: Namespaces,
-}
-
-/// A host path shown in a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Mount {
-    /// In the container.
-    pub container_path: String,
-    /// On the host.
-    pub host_path: PathBuf,
-    /// Whether it cannot be written.
-    pub read_only: bool,
-    /// Whether the runtime gives it the container's SELinux label, where there is SELinux.
-    pub selinux_relabel: bool,
-}
-
-impl Mount {
-    /// A writable mount.
-    pub fn new(container_path: impl Into<String>, host_path: impl Into<PathBuf>) -> Self {
-        Self {
-            container_path: container_path.into(),
-            host_path: host_path.into(),
-            read_only: false,
-            selinux_relabel: false,
-        }
-    }
-
-    /// With the container's SELinux label.
-    #[must_use]
-    pub fn relabelled(mut self) -> Self {
-        self.selinux_relabel = true;
-        self
-    }
+    /// The container whose processes it sees, where [`Namespaces::pid`] says so.
+    pub pid_target: Option<ContainerId>,
+    /// The pod's own users and groups; absent: the host's.
+    pub user_namespace: Option<UserNamespace>,
 }
 
 /// What a pod's sandbox is made from.
@@ -281,6 +238,10 @@ pub struct ContainerConfig {
     pub env: Vec<(String, String)>,
     /// Mounts.
     pub mounts: Vec<Mount>,
+    /// Devices.
+    pub devices: Vec<Device>,
+    /// Devices by their names in the Container Device Interface, such as `vendor.example/class=name`.
+    pub cdi_devices: Vec<String>,
     /// Labels: our mark.
     pub labels: BTreeMap<String, String>,
     /// Annotations: what a restarted agent learns from.
@@ -313,6 +274,8 @@ impl ContainerConfig {
             working_dir: String::new(),
             env: Vec::new(),
             mounts: Vec::new(),
+            devices: Vec::new(),
+            cdi_devices: Vec::new(),
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             log_path: PathBuf::new(),

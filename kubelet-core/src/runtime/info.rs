@@ -85,6 +85,8 @@ pub struct RuntimeInfo {
     pub conditions: Vec<RuntimeCondition>,
     /// Its handlers. One that is not among them can do nothing special, but may exist.
     pub handlers: Vec<RuntimeHandler>,
+    /// Whether it gives containers only the groups that it is told, where it is to.
+    pub supplemental_groups_policy: bool,
     /// Its cgroup driver, where it says.
     pub cgroup_driver: Option<CgroupDriver>,
     /// Whether containers go on when the agent ends.
@@ -104,6 +106,7 @@ impl RuntimeInfo {
                 RuntimeCondition::met(NETWORK_READY),
             ],
             handlers: Vec::new(),
+            supplemental_groups_policy: false,
             cgroup_driver: None,
             survives_restart: true,
             makes_container_cgroups: true,

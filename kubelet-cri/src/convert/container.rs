@@ -1,9 +1,9 @@
 //! The config of a container.
 
-use kubelet_core::{ContainerConfig, ImageRef, LinuxSecurity, Mount};
+use kubelet_core::{ContainerConfig, Device, ImageRef, LinuxSecurity, Mount, MountPropagation};
 use kubelet_proto::cri::v1;
 
-use super::{groups, groups_policy, int, namespaces, profile, profile_text, resources, selinux};
+use super::{groups, groups_policy, id_mappings, int, namespaces, profile, profile_text, resources, selinux};
 
 /// An image, by what the runtime knows it by and by what the pod calls it.
 pub(crate) fn image_spec(image: &ImageRef, handler: &str) -> v1::ImageSpec {
@@ -35,6 +35,12 @@ pub(crate) fn container_config(config: &ContainerConfig) -> v1::ContainerConfig 
             })
             .collect(),
         mounts: config.mounts.iter().map(mount).collect(),
+        devices: config.devices.iter().map(device).collect(),
+        cdi_devices: config
+            .cdi_devices
+            .iter()
+            .map(|name| v1::CdiDevice { name: name.clone() })
+            .collect(),
         labels: config.labels.clone(),
         annotations: config.annotations.clone(),
         log_path: config.log_path.display().to_string(),
@@ -50,12 +56,30 @@ pub(crate) fn container_config(config: &ContainerConfig) -> v1::ContainerConfig 
 }
 
 fn mount(mount: &Mount) -> v1::Mount {
+    let propagation = match mount.propagation {
+        MountPropagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
+        MountPropagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
+        _ => v1::MountPropagation::PropagationPrivate,
+    };
+    let users = mount.id_mappings.as_ref();
     v1::Mount {
         container_path: mount.container_path.clone(),
         host_path: mount.host_path.display().to_string(),
         readonly: mount.read_only,
         selinux_relabel: mount.selinux_relabel,
+        propagation: propagation.into(),
+        recursive_read_only: mount.recursive_read_only,
+        uid_mappings: users.map(|users| id_mappings(&users.uids)).unwrap_or_default(),
+        gid_mappings: users.map(|users| id_mappings(&users.gids)).unwrap_or_default(),
         ..v1::Mount::default()
+    }
+}
+
+fn device(device: &Device) -> v1::Device {
+    v1::Device {
+        container_path: device.container_path.clone(),
+        host_path: device.host_path.display().to_string(),
+        permissions: device.permissions.clone(),
     }
 }
 
@@ -66,7 +90,7 @@ fn mount(mount: &Mount) -> v1::Mount {
 fn security_context(of: &LinuxSecurity) -> v1::LinuxContainerSecurityContext {
     v1::LinuxContainerSecurityContext {
         privileged: of.privileged,
-        namespace_options: Some(namespaces(&of.namespaces)),
+        namespace_options: Some(namespaces(of)),
         run_as_user: of.run_as_user.map(int),
         run_as_group: of.run_as_group.map(int),
         readonly_rootfs: of.read_only_root,

@@ -23,7 +23,7 @@ pub(crate) fn sandbox_config(config: &SandboxConfig) -> v1::PodSandboxConfig {
         linux: Some(v1::LinuxPodSandboxConfig {
             cgroup_parent: config.cgroup_parent.clone(),
             security_context: Some(v1::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces(&security.namespaces)),
+                namespace_options: Some(namespaces(security)),
                 run_as_user: security.run_as_user.map(int),
                 run_as_group: security.run_as_group.map(int),
                 readonly_rootfs: security.read_only_root,

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
 
 mod garbage;
+mod handlers;
 mod images;
 mod life;
 mod logs;
 mod node;
+mod resources;
 mod restart;
 mod security;
 mod stats;

@@ -74,7 +74,7 @@ impl Node {
         let builder = Kubelet::builder("node-1", Containers::new(self.runtime().await, EventedPleg::default()))
             .source(source)
             .events(self.events.clone())
-            .root_dir(self.dir.path().join("root"))
+            .root_dir(self.root_dir())
             .pod_logs_dir(self.dir.path().join("logs"))
             .on_stop(OnStop::LeavePods);
         let kubelet = shape(builder).build().unwrap();
@@ -87,6 +87,10 @@ impl Node {
             stop,
             task,
         }
+    }
+
+    pub(crate) fn root_dir(&self) -> PathBuf {
+        self.dir.path().join("root")
     }
 
     /// The text of a container's first log, without times and streams.
@@ -198,12 +202,22 @@ pub(crate) fn container<'a>(
     name: &str,
 ) -> Option<&'a ContainerStatus> {
     let status = statuses.get(pod)?;
-    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let lists = [
+        &status.init_container_statuses,
+        &status.container_statuses,
+        &status.ephemeral_container_statuses,
+    ];
     lists.into_iter().flatten().flatten().find(|status| status.name == name)
 }
 
 pub(crate) fn is_running(statuses: &BTreeMap<String, PodStatus>, pod: &str, name: &str) -> bool {
     container(statuses, pod, name).is_some_and(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
+}
+
+/// What a container waits for, if it does: reason and message.
+pub(crate) fn waits_for(statuses: &BTreeMap<String, PodStatus>, pod: &str, name: &str) -> Option<(String, String)> {
+    let waits = container(statuses, pod, name)?.state.as_ref()?.waiting.clone()?;
+    Some((waits.reason.unwrap_or_default(), waits.message.unwrap_or_default()))
 }
 
 /// Makes a test of a function for each line of containerd.

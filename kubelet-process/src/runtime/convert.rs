@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kubelet_core::jiff::Timestamp;
-use kubelet_core::{ContainerConfig, CreateContainer, LinuxSecurity, RuntimeError, annotation};
+use kubelet_core::{ContainerConfig, CreateContainer, LinuxSecurity, MountPropagation, RuntimeError, annotation};
 
 use crate::host;
 use crate::image::Found;
@@ -91,6 +91,7 @@ fn process_spec(
     if config.tty {
         return Err(RuntimeError::refused("the process runtime gives no terminals"));
     }
+    refuse_isolation(config)?;
     let root = image.root.clone();
     if root.is_some() && !agent.is_root() {
         return Err(RuntimeError::refused(format!(
@@ -142,6 +143,26 @@ fn process_spec(
         no_new_privileges: config.security.no_new_privileges,
         oom_score_adj: config.resources.oom_score_adj,
     })
+}
+
+/// What takes more than a process of the host. Limits are not refused: nothing here enforces any.
+fn refuse_isolation(config: &ContainerConfig) -> Result<(), RuntimeError> {
+    let lack = |what: &str| Err(RuntimeError::refused(format!("the process runtime gives no {what}")));
+    if !config.devices.is_empty() || !config.cdi_devices.is_empty() {
+        return lack("devices");
+    }
+    if config.security.user_namespace.is_some() {
+        return lack("users of a container's own");
+    }
+    for mount in &config.mounts {
+        if mount.recursive_read_only {
+            return lack("recursively read-only mounts");
+        }
+        if mount.propagation != MountPropagation::Private {
+            return lack("propagation of mounts");
+        }
+    }
+    Ok(())
 }
 
 /// Whom to become; nothing if that is who the agent is.
@@ -227,7 +248,9 @@ fn mount_variable(container_path: &str) -> String {
 mod tests {
     use std::path::Path;
 
-    use kubelet_core::{ContainerConfig, ImageRef, Mount, RuntimeError, annotation};
+    use kubelet_core::{
+        ContainerConfig, Device, IdMapping, ImageRef, Mount, MountPropagation, RuntimeError, UserNamespace, annotation,
+    };
 
     use super::{Agent, mount_variable, process_spec, user};
     use crate::image::Found;
@@ -295,6 +318,40 @@ mod tests {
         let mut security = kubelet_core::LinuxSecurity::default();
         security.run_as_user = Some(uid);
         security
+    }
+
+    #[test]
+    fn what_a_process_cannot_have_is_refused() {
+        let refused = |change: fn(&mut ContainerConfig)| spec(0, None, change).unwrap_err();
+        for (error, word) in [
+            (refused(|c| c.cdi_devices = vec!["a/b=c".to_owned()]), "devices"),
+            (refused(|c| c.devices = vec![Device::new("/d", "/d", "r")]), "devices"),
+            (
+                refused(|c| {
+                    let users = UserNamespace::of_block(IdMapping::new(65_536, 0, 65_536));
+                    c.security.user_namespace = Some(users);
+                }),
+                "users",
+            ),
+            (
+                refused(|c| {
+                    let mut mount = Mount::new("/a", "/a");
+                    mount.propagation = MountPropagation::Bidirectional;
+                    c.mounts = vec![mount];
+                }),
+                "propagation",
+            ),
+            (
+                refused(|c| {
+                    let mut mount = Mount::new("/a", "/a");
+                    mount.recursive_read_only = true;
+                    c.mounts = vec![mount];
+                }),
+                "read-only",
+            ),
+        ] {
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]

@@ -13,6 +13,11 @@ pub(crate) const ROOT: &str = "root";
 pub(crate) const STATE: &str = "state";
 pub(crate) const SOCKET: &str = "containerd.sock";
 pub(crate) const NETWORKS: &str = "networks";
+/// Where descriptions of devices for the Container Device Interface are.
+pub(crate) const CDI: &str = "cdi";
+
+/// The name of a second runtime handler, which does what the default one does.
+pub const SECOND_HANDLER: &str = "second";
 /// Where runc keeps what it knows of containers, by namespace.
 pub(crate) const RUNC: &str = "runc";
 
@@ -55,6 +60,12 @@ runtime_type = 'io.containerd.runc.v2'
 
 [plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc.options]
 {runc}
+
+[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.{SECOND_HANDLER}]
+runtime_type = 'io.containerd.runc.v2'
+
+[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.{SECOND_HANDLER}.options]
+{runc}
 "
         ),
         // NRI would listen on one socket for all instances.
@@ -74,6 +85,8 @@ stream_server_port = '0'
 [plugins.'io.containerd.cri.v1.runtime']
 restrict_oom_score_adj = true
 netns_mounts_under_state_dir = true
+enable_cdi = true
+cdi_spec_dirs = ['{folder}/{CDI}']
 
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ['{CNI_PLUGINS}']
@@ -83,6 +96,12 @@ bin_dirs = ['{CNI_PLUGINS}']
 runtime_type = 'io.containerd.runc.v2'
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
+{runc}
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{SECOND_HANDLER}]
+runtime_type = 'io.containerd.runc.v2'
+
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{SECOND_HANDLER}.options]
 {runc}
 "
         ),

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::containerd::archive::OciArchive;
 use crate::containerd::command::{blocking, output, path_with, tail};
 use crate::containerd::components::{Components, Containerd};
-use crate::containerd::config::{NAMESPACE, NETWORKS, ROOT, SOCKET, STATE, config};
+use crate::containerd::config::{CDI, NAMESPACE, NETWORKS, ROOT, SOCKET, STATE, config};
 use crate::containerd::error::ComponentError;
 use crate::containerd::folder::Lock;
 use crate::containerd::images::{BUSYBOX_IMAGE, PAUSE_IMAGE};
@@ -124,6 +124,12 @@ impl PrivateContainerd {
         &self.folder
     }
 
+    /// The folder for descriptions of devices by the Container Device Interface, which 2.x alone reads.
+    #[must_use]
+    pub fn cdi_dir(&self) -> PathBuf {
+        self.folder.join(CDI)
+    }
+
     /// The name of its pod network, which is the name of its bridge too.
     #[must_use]
     pub fn network(&self) -> String {
@@ -223,6 +229,8 @@ impl PrivateContainerd {
             exists: true,
         };
         network.create()?;
+        let cdi = instance.cdi_dir();
+        fs::create_dir_all(&cdi).map_err(ComponentError::io(format!("make {}", cdi.display())))?;
         let networks = instance.folder.join(NETWORKS);
         let conflist = network.conflist(&instance.folder);
         for (path, text) in [

@@ -218,16 +218,14 @@ fn the_system_must_be_the_one_asked_for() {
     );
     assert_eq!(ask_alone(json!({"os": {"name": "linux"}})), "");
     let strict = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
-    assert_eq!(
-        ask_alone(strict.clone()),
-        "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node"
-    );
     let mut node = node();
-    node.supplemental_groups_policy = true;
-    assert_eq!(
-        ask(NodeFit::default(), &node, &ActivePods::new(), &pod("u", strict)),
-        ""
-    );
+    let no = "SupplementalGroupsPolicyNotSupported: SupplementalGroupsPolicy=Strict is not supported in this node";
+    // Where it is not known, the runtime is asked later.
+    for (known, answer) in [(None, ""), (Some(true), ""), (Some(false), no)] {
+        node.supplemental_groups_policy = known;
+        let pod = pod("u", strict.clone());
+        assert_eq!(ask(NodeFit::default(), &node, &ActivePods::new(), &pod), answer);
+    }
 }
 
 fn listening(ports: Value) -> Value {
