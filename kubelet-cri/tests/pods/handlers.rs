@@ -30,9 +30,6 @@ async fn a_pod_is_run_by_the_handler_of_its_class_with_what_that_can_do(node: No
         Containerd::V1_6 => assert!(names.is_empty(), "{names:?}"),
         _ => assert_eq!(names, ["", "runc", SECOND_HANDLER]),
     }
-    let gives_users = handlers
-        .iter()
-        .any(|handler| handler.name.is_empty() && handler.user_namespaces);
 
     let objects = MapObjects::new();
     objects.set(class("second", SECOND_HANDLER));
@@ -46,10 +43,15 @@ async fn a_pod_is_run_by_the_handler_of_its_class_with_what_that_can_do(node: No
         )
     };
     let script = "cat /proc/self/uid_map /proc/self/gid_map; stat -c '%n %u %g' /etc/hosts; echo end";
-    let users = pod(
-        "users",
-        json!({"hostUsers": false, "restartPolicy": "Never", "containers": [sh("app", script)]}),
-    );
+    let users = |name: &str, class: Option<&str>| {
+        pod(
+            name,
+            json!({
+                "hostUsers": false, "restartPolicy": "Never", "runtimeClassName": class,
+                "containers": [sh("app", script)],
+            }),
+        )
+    };
     let sysctl = pod(
         "sysctl",
         json!({
@@ -69,7 +71,8 @@ async fn a_pod_is_run_by_the_handler_of_its_class_with_what_that_can_do(node: No
         of_class("second"),
         of_class("broken"),
         of_class("missing"),
-        users,
+        users("users", None),
+        users("second-users", Some("second")),
         sysctl,
         groups,
     ];
@@ -108,29 +111,32 @@ async fn a_pod_is_run_by_the_handler_of_its_class_with_what_that_can_do(node: No
         refused("groups", "SupplementalGroupsPolicyNotSupported").await;
     }
 
-    if gives_users {
+    for (name, handler) in [("users", ""), ("second-users", SECOND_HANDLER)] {
+        let file = node.root_dir().join(format!("pods/uid-of-{name}/userns"));
+        if !handlers.iter().any(|h| h.name == handler && h.user_namespaces) {
+            agent
+                .until(name, |all| {
+                    waits_for(all, name, "app").is_some_and(|(reason, why)| {
+                        reason == "CreatePodSandboxError" && why.contains("does not support user namespaces")
+                    })
+                })
+                .await;
+            assert!(!file.exists());
+            continue;
+        }
         agent
-            .until("users ends", |all| {
-                all.get("users")
+            .until(name, |all| {
+                all.get(name)
                     .is_some_and(|pod| pod.phase.as_deref() == Some("Succeeded"))
             })
             .await;
-        let text = node.log("users", "app");
+        let text = node.log(name, "app");
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!((words[0], words[2]), ("0", "65536"), "{text}");
         let host: u32 = words[1].parse().unwrap();
         assert!(host >= 65_536 && host % 65_536 == 0, "{text}");
         assert_eq!(words[3..6], words[0..3], "{text}");
         assert!(text.contains("/etc/hosts 0 0\n"), "{text}");
-    } else {
-        agent
-            .until("users of its own are refused", |all| {
-                waits_for(all, "users", "app").is_some_and(|(reason, why)| {
-                    reason == "CreatePodSandboxError" && why.contains("does not support user namespaces")
-                })
-            })
-            .await;
-        assert!(!node.root_dir().join("pods/uid-of-users/userns").exists());
     }
     agent.stop_with_pods(&node).await;
     node.containerd.stop().await.unwrap();

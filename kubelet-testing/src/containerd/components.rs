@@ -36,6 +36,8 @@ impl Containerd {
 pub(crate) struct Components {
     /// The folder with containerd, its shim and `ctr`.
     pub(crate) programs: PathBuf,
+    /// A newer runc than the machine's, where there is one.
+    pub(crate) newer_runc: Option<PathBuf>,
     /// The archives of the base images.
     pub(crate) images: Vec<PathBuf>,
     /// What containerd says of itself.
@@ -75,8 +77,15 @@ impl Components {
         find("runc", "runc")?;
         find("ip", "iproute2")?;
         find("iptables", "iptables")?;
+        // It is of no use where the folder was moved, or on a machine of another kind.
+        let newer_runc = programs
+            .ancestors()
+            .nth(2)
+            .map(|home| home.join("runc/runc"))
+            .filter(|runc| version == Containerd::V2 && run(runc, ["--version"]).is_ok());
         Ok(Self {
             programs,
+            newer_runc,
             images: base_images()?,
             reported,
         })

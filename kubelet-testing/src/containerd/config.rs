@@ -16,8 +16,10 @@ pub(crate) const NETWORKS: &str = "networks";
 /// Where descriptions of devices for the Container Device Interface are.
 pub(crate) const CDI: &str = "cdi";
 
-/// The name of a second runtime handler, which does what the default one does.
+/// The name of a second runtime handler. It does what the default one does; with 2.x it may be of a newer runc, which can do
+/// more.
 pub const SECOND_HANDLER: &str = "second";
+
 /// Where runc keeps what it knows of containers, by namespace.
 pub(crate) const RUNC: &str = "runc";
 
@@ -25,7 +27,9 @@ pub(crate) const RUNC: &str = "runc";
 ///
 /// Everything that containerd has somewhere on the machine by default is moved into the folder, and what needs rights
 /// that test machines lack is switched off: a negative oom_score_adj needs CAP_SYS_RESOURCE.
-pub(crate) fn config(version: Containerd, folder: &Path) -> String {
+pub(crate) fn config(version: Containerd, folder: &Path, newer_runc: Option<&Path>) -> String {
+    let binary = newer_runc.map(|runc| format!("BinaryName = '{}'", runc.display()));
+    let binary = binary.unwrap_or_default();
     let folder = folder.display();
     let common = format!(
         "root = '{folder}/{ROOT}'
@@ -103,6 +107,7 @@ runtime_type = 'io.containerd.runc.v2'
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.{SECOND_HANDLER}.options]
 {runc}
+{binary}
 "
         ),
     }

@@ -233,9 +233,11 @@ impl PrivateContainerd {
         fs::create_dir_all(&cdi).map_err(ComponentError::io(format!("make {}", cdi.display())))?;
         let networks = instance.folder.join(NETWORKS);
         let conflist = network.conflist(&instance.folder);
+        let newer_runc = instance.components.newer_runc.as_deref();
+        let config = config(version, &instance.folder, newer_runc);
         for (path, text) in [
             (networks.join("10-pods.conflist"), conflist.to_string()),
-            (instance.folder.join("config.toml"), config(version, &instance.folder)),
+            (instance.folder.join("config.toml"), config),
         ] {
             let written = fs::create_dir_all(&networks).and_then(|()| fs::write(&path, text));
             written.map_err(ComponentError::io(format!("write {}", path.display())))?;

@@ -204,6 +204,17 @@ fn the_node_must_be_the_one_asked_for() {
 }
 
 #[test]
+fn what_a_pod_costs_beside_its_containers_counts() {
+    let spec = |overhead: &str| {
+        let requests = json!({"requests": {"memory": "1Mi"}});
+        json!({"overhead": {"memory": overhead}, "containers": [{"name": "c", "resources": requests}]})
+    };
+    assert_eq!(ask_alone(spec("1Mi")), "");
+    let refused = ask_alone(spec("100Ti"));
+    assert!(refused.starts_with("OutOfmemory: "), "{refused}");
+}
+
+#[test]
 fn the_system_must_be_the_one_asked_for() {
     let labelled = Arc::new(record(
         json!({"metadata": {"labels": {"kubernetes.io/os": "windows"}}, "spec": {"os": {"name": "windows"}, "containers": []}}),
