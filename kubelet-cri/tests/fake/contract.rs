@@ -41,7 +41,9 @@ async fn runtime() -> Option<(CriRuntime, RuntimeFixture)> {
             async move { fake.go_down().await }
         },
         move || {
-            let fake = up.0.clone();
+            // The whole of it, so that the folder of the socket stays.
+            let (fake, _) = &up;
+            let fake = fake.clone();
             async move { fake.come_up().await.unwrap() }
         },
     )
@@ -72,7 +74,9 @@ async fn images() -> Option<(CriRuntime, ImageFixture)> {
                 async move { fake.go_down().await }
             },
             move || {
-                let fake = up.0.clone();
+                // The whole of it, so that the folder of the socket stays.
+                let (fake, _) = &up;
+                let fake = fake.clone();
                 async move { fake.come_up().await.unwrap() }
             },
         );
