@@ -100,8 +100,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_than_the_bound_run_at_once() {
-        let mut settings = Settings::default();
-        settings.parallel_image_pulls = 2;
+        let mut settings = Settings {
+            parallel_image_pulls: 2,
+            ..Settings::default()
+        };
         let turns = PullTurns::new(&settings);
         let (first, _second) = (turns.take().await, turns.take().await);
         assert!(tokio::time::timeout(millis(10), turns.take()).await.is_err());
