@@ -20,7 +20,7 @@ const READS: [Op; 3] = [Op::ListSandboxes, Op::ListContainers, Op::Info];
 
 /// Drops events.
 #[derive(Debug)]
-struct Unheard;
+pub(crate) struct Unheard;
 
 impl EventSink for Unheard {
     fn record(&self, _event: Event) {}
@@ -157,7 +157,7 @@ const ALL_OPS: [Op; 16] = [
     Op::Pull,
 ];
 
-fn all_run(status: &PodStatus) -> bool {
+pub(crate) fn all_run(status: &PodStatus) -> bool {
     let containers = status.container_statuses.as_deref().unwrap_or_default();
     status.phase.as_deref() == Some("Running")
         && containers
