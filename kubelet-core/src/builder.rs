@@ -532,24 +532,22 @@ impl KubeletBuilder {
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
         let ledger = Arc::new(Ledger::new(self.handlers()?, Arc::new(view)));
+        // Upstream's own folder, so that what it has pulled is known here too.
+        let (records, folder) = match &self.place {
+            Place::Disk { root, .. } => (StateDir::on_disk(root.join("image_manager")), ""),
+            Place::Memory(state) => (state.clone(), "image_manager/"),
+        };
+        let records = Arc::new(PullRecords::new(records, folder, self.clock.clone()));
         let images = match &self.backend.0 {
             Kind::Containers(containers) => Some(containers.parts.images.clone()),
             Kind::WholePods(_) => None,
         };
         let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
             Kind::Containers(containers) => {
-                // Upstream's own folder, so that what it has pulled is known here too.
-                let records = match &self.place {
-                    Place::Disk { root, .. } => {
-                        let state = StateDir::on_disk(root.join("image_manager"));
-                        PullRecords::new(state, "", self.clock.clone())
-                    }
-                    Place::Memory(state) => PullRecords::new(state.clone(), "image_manager/", self.clock.clone()),
-                };
                 let images = ImageParts {
                     credentials: self.image_credentials.clone(),
                     verification: self.image_verification.clone(),
-                    records,
+                    records: records.clone(),
                 };
                 let node = NodeParts {
                     node_name: node_name.clone(),
@@ -619,6 +617,7 @@ impl KubeletBuilder {
         let image_collector = images.map(|images| ImageCollector {
             images,
             policy: self.image_gc.clone(),
+            records,
             is_local: files == NodeFiles::Disk,
             metrics: Arc::default(),
         });

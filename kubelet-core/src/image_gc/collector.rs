@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,7 @@ use super::ledger::{Candidate, ImageLedger, excess_bytes, usage_percent};
 use crate::engine::{Shared, Stage};
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
-use crate::images::normalized;
+use crate::images::{PullRecords, normalized};
 use crate::metrics::{Counter, MetricSet, MetricValue};
 use crate::pod::ContainerView;
 use crate::runtime::{ImageFilesystems, ImageService, ImageSpace, RuntimeError};
@@ -84,6 +85,8 @@ enum GcError {
 pub(crate) struct ImageCollector {
     pub(crate) images: Arc<dyn ImageService>,
     pub(crate) policy: ImageGcPolicy,
+    /// Who may use which image: of no use once the image is gone.
+    pub(crate) records: Arc<PullRecords>,
     /// Whether the images' folders are on this machine.
     pub(crate) is_local: bool,
     pub(crate) metrics: Arc<GcMetrics>,
@@ -209,22 +212,37 @@ impl Pass<'_> {
             }
             return Ok(None);
         }
+        let begun = self.shared.clock.now();
         self.list(now).await?;
         let mut named = Named::default();
         self.protect(&mut named, now).await?;
-        let mut failures = Failures::default();
+        let mut removals = Removals::default();
         if let Some(max_age) = policy.max_age {
             for image in self.ledger.aged(max_age, now) {
-                if self.remove(&image, "age", &mut named, &mut failures).await? {
+                if self.remove(&image, "age", &mut named, &mut removals).await? {
                     self.collector.metrics.aged.increment();
                 }
             }
         }
         let next = match self.space().await? {
-            Some(space) if self.is_full(space) => self.make_room(space, now, &mut named, &mut failures).await?,
+            Some(space) if self.is_full(space) => self.make_room(space, now, &mut named, &mut removals).await?,
             _ => None,
         };
-        failures.into_result().map(|()| next)
+        if removals.removed > 0 {
+            self.prune_records(begun).await;
+        }
+        removals.into_result().map(|()| next)
+    }
+
+    /// They would pile up; that they stay is no harm.
+    async fn prune_records(&self, begun: Timestamp) {
+        let pruned = match self.call("list_images", self.collector.images.list()).await {
+            Ok(present) => self.collector.records.prune(&present, begun).await,
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = pruned {
+            debug!(error = &*error as &dyn Error, "records of images that are gone stay");
+        }
     }
 
     fn is_full(&self, space: ImageSpace) -> bool {
@@ -237,7 +255,7 @@ impl Pass<'_> {
         space: ImageSpace,
         now: Instant,
         named: &mut Named,
-        failures: &mut Failures,
+        removals: &mut Removals,
     ) -> Result<Option<Duration>, GcError> {
         let policy = &self.collector.policy;
         let wanted_bytes = excess_bytes(space, policy.low_threshold_percent);
@@ -252,7 +270,7 @@ impl Pass<'_> {
             if freed_bytes >= wanted_bytes {
                 return Ok(None);
             }
-            if self.remove(&image, "space", named, failures).await? {
+            if self.remove(&image, "space", named, removals).await? {
                 self.collector.metrics.for_space.increment();
                 freed_bytes = freed_bytes.saturating_add(image.size_bytes);
             }
@@ -279,7 +297,7 @@ impl Pass<'_> {
         image: &Candidate,
         why: &'static str,
         named: &mut Named,
-        failures: &mut Failures,
+        removals: &mut Removals,
     ) -> Result<bool, GcError> {
         let now = Instant::now();
         if self.protect(named, now).await?.contains(image.id.as_str()) {
@@ -289,10 +307,11 @@ impl Pass<'_> {
         match self.call("remove_image", self.collector.images.remove(&image.id)).await {
             Ok(()) => {
                 self.ledger.removed(&image.id);
+                removals.removed += 1;
                 Ok(true)
             }
             Err(error) => {
-                failures.add(image, error);
+                removals.add(image, error);
                 Ok(false)
             }
         }
@@ -416,14 +435,15 @@ struct Named {
     ids: BTreeSet<String>,
 }
 
-/// Images that could not be removed.
+/// How many images were removed, and which could not be.
 #[derive(Debug, Default)]
-struct Failures {
+struct Removals {
+    removed: usize,
     count: usize,
     first: Option<(String, RuntimeError)>,
 }
 
-impl Failures {
+impl Removals {
     fn add(&mut self, image: &Candidate, error: RuntimeError) {
         self.count += 1;
         self.first.get_or_insert((image.id.as_str().to_owned(), error));

@@ -28,7 +28,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
 pub(crate) struct ImageParts {
     pub(crate) credentials: Vec<Arc<dyn CredentialProvider>>,
     pub(crate) verification: ImageVerification,
-    pub(crate) records: PullRecords,
+    pub(crate) records: Arc<PullRecords>,
 }
 
 /// What pulls images.
@@ -36,7 +36,7 @@ pub(crate) struct ImageParts {
 pub(crate) struct ImageManager {
     pub(crate) service: Arc<dyn ImageService>,
     pub(crate) turns: PullTurns,
-    pub(crate) records: PullRecords,
+    pub(crate) records: Arc<PullRecords>,
     pub(crate) verification: ImageVerification,
     objects: Option<Arc<dyn ObjectSource>>,
     providers: Vec<Arc<dyn CredentialProvider>>,

@@ -1,8 +1,9 @@
 //! What was pulled, for whom, and what is being pulled: kept over restarts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
@@ -211,6 +212,34 @@ impl PullRecords {
     pub(crate) async fn grant(&self, image: &ImageRef, id: &ImageId, with: &PullCredential) -> Result<(), BoxError> {
         let _writer = self.writer.acquire().await;
         self.write_access(id, &image.name, Some(Some(with))).await
+    }
+
+    /// Removes the records of images that are not present, unless they were written since: those images were pulled anew.
+    ///
+    /// # Errors
+    /// The first record that cannot be looked at or removed; the others stay for the next time.
+    pub(crate) async fn prune(&self, present: &[ImageRecord], since: Timestamp) -> Result<(), BoxError> {
+        let kept: BTreeSet<String> = present.iter().map(|image| file_name(image.id.as_str())).collect();
+        for name in self.state.list(&self.path("pulled", "")).await? {
+            if kept.contains(&name) {
+                continue;
+            }
+            let _writer = self.writer.acquire().await;
+            let path = self.path("pulled", &name);
+            let Some(text) = self.state.read(&path).await? else {
+                continue;
+            };
+            // What cannot be read says nothing, and is told of where it is asked for.
+            let Ok(record) = serde_json::from_slice::<PulledRecord>(&text) else {
+                continue;
+            };
+            let written: Option<Timestamp> = record.last_updated_time.parse().ok();
+            if written.is_none_or(|written| written.as_second() < since.as_second()) {
+                self.memory().read.remove(&ImageId::from(record.image_ref));
+                self.state.remove(&path).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn remove_ended(&self, image: &ImageRef) -> Result<(), BoxError> {

@@ -205,3 +205,24 @@ async fn images_that_are_too_old_go_whatever_room_there_is() {
     assert_eq!(left(&runtime), [] as [&str; 0]);
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_may_use_an_image_is_forgotten_with_it() {
+    let state = StateDir::in_memory();
+    let runtime = FakeRuntime::new();
+    runtime.set_image_space(space(50));
+    let backend: Backend = Containers::new(runtime.clone(), GenericPleg::default()).into();
+    let node = Node::start_backend(backend, state.clone(), |builder| builder);
+    let pulled = [pod("p", "kept").build(), pod("q", "removed").build()];
+    node.pods.set(pulled.to_vec()).await.unwrap();
+    node.running("p").await;
+    node.running("q").await;
+    assert_eq!(state.list("image_manager/pulled").await.unwrap().len(), 2);
+    node.pods.set(vec![pulled[0].clone()]).await.unwrap();
+    sleep(6 * MINUTE).await;
+    runtime.set_image_space(space(10));
+    node.until("one is gone", |_| runtime.images().len() == 1).await;
+    sleep(MINUTE).await;
+    assert_eq!(state.list("image_manager/pulled").await.unwrap().len(), 1);
+    node.stop().await;
+}
