@@ -1,45 +1,33 @@
 //! The builder: parts in, a kubelet out.
 
+mod assemble;
+mod error;
+
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::mpsc;
-
-use crate::admission::{
-    Abilities, AbsentParts, AdmitHandler, Ledger, NodeFit, NodeSettings, NodeView, Sysctls, kernel_version,
-};
+use crate::admission::{AdmitHandler, NodeFit, NodeSettings, NodeView};
 use crate::allocator::ResourceAllocator;
-use crate::cache::{pod_status_cache, relist_requests};
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
-use crate::config::PodConfig;
-use crate::containers::{
-    CgroupFacts, ContainerSyncer, Containers, NodeDns, NodeParts, ResourceRules, SecurityDefaults, UserNamespaces,
-};
+use crate::containers::Containers;
 use crate::dns::ClusterDns;
-use crate::engine::{Checkpoints, EngineMetrics, LogRotator, NameLocks, PartHealth, Shared, gate};
 use crate::event::{EventSink, TracingEvents};
-use crate::files::NodeFiles;
-use crate::handle::{HandleParts, KubeletHandle};
-use crate::ids::SourceName;
-use crate::image_gc::{ImageCollector, ImageGcPolicy};
-use crate::images::{CredentialProvider, ImageParts, ImageVerification, PullRecords};
-use crate::kubelet::{Kubelet, Observer, OnStop, RunParts};
-use crate::logs::{LogPaths, LogRotation, default_links_dir};
+use crate::image_gc::ImageGcPolicy;
+use crate::images::{CredentialProvider, ImageVerification};
+use crate::kubelet::OnStop;
+use crate::logs::LogRotation;
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
-use crate::pleg::PlegHealth;
-use crate::runnable::{NodeContext, Runnable};
-use crate::settings::{ResourceSettings, Settings, SwapBehavior, UserNamespaceSettings};
-use crate::signals::pod_signals;
+use crate::runnable::Runnable;
+use crate::settings::{ResourceSettings, Settings, UserNamespaceSettings};
 use crate::source::PodSource;
 use crate::state_dir::StateDir;
-use crate::stats::{StatsLayers, StatsProvider};
-use crate::status::{StatusManager, StatusSettings, StatusSink};
-use crate::syncer::PodSyncer;
-use crate::validation::ApiReference;
-use crate::whole_pods::{WholePodSyncer, WholePods};
+use crate::stats::StatsProvider;
+use crate::status::StatusSink;
+use crate::whole_pods::WholePods;
+
+pub use error::BuildError;
 
 /// What runs the pods of a node: [`Containers`] or [`WholePods`].
 #[derive(Clone, Debug)]
@@ -62,61 +50,6 @@ impl From<WholePods> for Backend {
     fn from(pods: WholePods) -> Self {
         Self(Kind::WholePods(pods))
     }
-}
-
-/// Why a kubelet cannot be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BuildError {
-    /// There is no source, so that no pod would ever run.
-    #[error("no pod source: add one with KubeletBuilder::source, such as FileSource or ChannelSource")]
-    NoSource,
-    /// Two sources have one name, and their pods could not be told apart.
-    #[error("two pod sources are named {name}")]
-    DuplicateSource {
-        /// The name.
-        name: SourceName,
-    },
-    /// The node's name cannot be part of pod names.
-    #[error("node name {name:?} is not a DNS subdomain: {why}")]
-    NodeName {
-        /// The name.
-        name: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// Images could not be collected as asked for.
-    #[error("image garbage collection: {field}: {why}")]
-    ImageGc {
-        /// The field of [`ImageGcPolicy`].
-        field: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// An entry of [`ImageVerification::NeverVerifyAllowlistedImages`] is none.
-    #[error("image allowlist entry {entry:?}: {why}")]
-    ImageAllowlist {
-        /// The entry.
-        entry: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// A folder is relative, so that it would change with the working directory.
-    #[error("{what} {path} is not an absolute path")]
-    RelativePath {
-        /// Which folder.
-        what: &'static str,
-        /// The path.
-        path: String,
-    },
-    /// A setting has a value that cannot be.
-    #[error("{what}: {why}")]
-    Setting {
-        /// Which one.
-        what: &'static str,
-        /// What is wrong with it.
-        why: String,
-    },
 }
 
 /// Where the state of a node is kept.
@@ -409,329 +342,5 @@ impl KubeletBuilder {
     pub fn on_stop(mut self, on_stop: OnStop) -> Self {
         self.on_stop = on_stop;
         self
-    }
-
-    fn check(&self) -> Result<(), BuildError> {
-        if self.sources.is_empty() {
-            return Err(BuildError::NoSource);
-        }
-        for (index, source) in self.sources.iter().enumerate() {
-            if self.sources[..index].iter().any(|other| other.name() == source.name()) {
-                return Err(BuildError::DuplicateSource {
-                    name: source.name().clone(),
-                });
-            }
-        }
-        let faults = crate::validation::NameKind::Subdomain.faults(&self.node_name);
-        if let Some(why) = faults.into_iter().next() {
-            return Err(BuildError::NodeName {
-                name: self.node_name.clone(),
-                why,
-            });
-        }
-        if let Some((field, why)) = self.image_gc.fault() {
-            return Err(BuildError::ImageGc { field, why });
-        }
-        if let Err((entry, why)) = self.image_verification.check() {
-            return Err(BuildError::ImageAllowlist { entry, why });
-        }
-        if let Place::Disk { root, pod_logs } = &self.place {
-            let links = self
-                .container_logs
-                .iter()
-                .flatten()
-                .map(|links| ("directory of links to logs", links));
-            for (what, path) in [("root directory", root), ("pod log directory", pod_logs)]
-                .into_iter()
-                .chain(links)
-            {
-                if !path.is_absolute() {
-                    return Err(BuildError::RelativePath {
-                        what,
-                        path: path.display().to_string(),
-                    });
-                }
-            }
-        }
-        let setting = |what, why: String| Err(BuildError::Setting { what, why });
-        let period = self.resources.cpu_cfs_quota_period;
-        if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&period) {
-            return setting("CPU quota period", format!("{period:?} is not from 1 ms to 1 s"));
-        }
-        if let Err(why) = self.user_namespaces.check() {
-            return setting("user namespaces", why);
-        }
-        Ok(())
-    }
-
-    /// How limits are set on this machine; a simulated node has the cgroups of none.
-    fn resource_rules(&self) -> Result<ResourceRules, BuildError> {
-        let cgroups = match &self.place {
-            Place::Disk { .. } => CgroupFacts::read(Path::new("/")),
-            Place::Memory(_) => CgroupFacts::default(),
-        };
-        if self.resources.swap == SwapBehavior::LimitedSwap && !cgroups.is_v2 {
-            return Err(BuildError::Setting {
-                what: "swap behavior",
-                why: "LimitedSwap needs cgroup v2".to_owned(),
-            });
-        }
-        Ok(ResourceRules {
-            settings: self.resources.clone(),
-            cgroups,
-        })
-    }
-
-    /// Which references of static pods a local object source answers.
-    fn serves(&self) -> impl Fn(ApiReference) -> bool + Send + Sync + 'static {
-        let objects = self.objects.clone().filter(|objects| objects.is_local());
-        move |reference| match (&objects, reference.object_kind()) {
-            (Some(objects), Some(kind)) => objects.serves(kind),
-            _ => false,
-        }
-    }
-
-    /// Puts the kubelet together. Reads and starts nothing.
-    ///
-    /// # Errors
-    /// [`BuildError`] names what is missing or wrong.
-    pub fn build(mut self) -> Result<Kubelet, BuildError> {
-        self.check()?;
-        if let Kind::WholePods(_) = self.backend.0 {
-            // Nobody could be asked.
-            self.node.supplemental_groups_policy.get_or_insert(false);
-            if let Some(view) = &mut self.node_view {
-                view.supplemental_groups_policy.get_or_insert(false);
-            }
-        }
-        let node_name: Arc<str> = self.node_name.as_str().into();
-        let (state, files, root_dir, pod_logs) = match &self.place {
-            Place::Disk { root, pod_logs } => (
-                StateDir::on_disk(root.join("state")),
-                NodeFiles::Disk,
-                root.clone(),
-                pod_logs.clone(),
-            ),
-            Place::Memory(state) => (
-                state.clone(),
-                NodeFiles::Nowhere,
-                PathBuf::from("/"),
-                PathBuf::from("/"),
-            ),
-        };
-        let machine_root = root_dir.clone();
-        let folders = match &self.place {
-            Place::Disk { root, pod_logs } => Some((Arc::from(root.as_path()), Arc::from(pod_logs.as_path()))),
-            Place::Memory(_) => None,
-        };
-        let (node_root, node_logs) = folders.unzip();
-        let (writer, cache) = pod_status_cache();
-        let (relist, requests) = relist_requests();
-        let (signals, signal_receiver) = pod_signals();
-        let (gate_sender, gate) = gate();
-        let (commands, command_receiver) = mpsc::channel(64);
-        let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
-        let ledger = Arc::new(Ledger::new(self.handlers()?, Arc::new(view)));
-        // Upstream's own folder, so that what it has pulled is known here too.
-        let (records, folder) = match &self.place {
-            Place::Disk { root, .. } => (StateDir::on_disk(root.join("image_manager")), ""),
-            Place::Memory(state) => (state.clone(), "image_manager/"),
-        };
-        let records = Arc::new(PullRecords::new(records, folder, self.clock.clone()));
-        let images = match &self.backend.0 {
-            Kind::Containers(containers) => Some(containers.parts.images.clone()),
-            Kind::WholePods(_) => None,
-        };
-        let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
-            Kind::Containers(containers) => {
-                let images = ImageParts {
-                    credentials: self.image_credentials.clone(),
-                    verification: self.image_verification.clone(),
-                    records: records.clone(),
-                };
-                let node = NodeParts {
-                    node_name: node_name.clone(),
-                    security: SecurityDefaults::new(self.seccomp_default, &root_dir),
-                    resources: self.resource_rules()?,
-                    users: UserNamespaces::new(self.user_namespaces.clone(), files, root_dir.join("pods")),
-                    allocator: self.allocator.clone(),
-                    root_dir,
-                    files,
-                    logs: match self
-                        .container_logs
-                        .clone()
-                        .unwrap_or_else(|| default_links_dir(&pod_logs))
-                    {
-                        Some(links) => LogPaths::new(pod_logs).with_links(links),
-                        None => LogPaths::new(pod_logs),
-                    },
-                    dns: NodeDns {
-                        cluster: self.cluster_dns.clone(),
-                        resolv_conf: self.resolv_conf.clone(),
-                    },
-                    objects: self.objects.clone(),
-                    ledger: ledger.clone(),
-                    clock: self.clock.clone(),
-                    random: self.random.clone(),
-                    settings: self.settings.clone(),
-                };
-                let runtime = containers.parts.runtime.clone();
-                let generator = containers.generator.clone();
-                (
-                    Arc::new(ContainerSyncer::new(&containers.parts, images, node)),
-                    Observer::Generator {
-                        generator: generator.clone(),
-                        runtime: runtime.clone(),
-                    },
-                    Some(runtime),
-                    Some(generator),
-                )
-            }
-            Kind::WholePods(pods) => (
-                Arc::new(WholePodSyncer::new(
-                    pods.provider.clone(),
-                    node_name.clone(),
-                    self.objects.clone(),
-                    ledger.clone(),
-                    self.settings.runtime_request_timeout,
-                )),
-                Observer::Provider {
-                    provider: pods.provider.clone(),
-                    poll_period: pods.poll_period,
-                },
-                None,
-                None,
-            ),
-        };
-        let log_rotator = runtime
-            .clone()
-            .filter(|_| files == NodeFiles::Disk)
-            .map(|runtime| LogRotator {
-                runtime,
-                cache: cache.clone(),
-                clock: self.clock.clone(),
-                rotation: self.log_rotation.clone(),
-                period: self.settings.log_check_period,
-                timeout: self.settings.runtime_request_timeout,
-            });
-        let image_collector = images.map(|images| ImageCollector {
-            images,
-            policy: self.image_gc.clone(),
-            records,
-            is_local: files == NodeFiles::Disk,
-            metrics: Arc::default(),
-        });
-        let threshold = generator
-            .as_ref()
-            .map_or(std::time::Duration::from_secs(180), |generator| {
-                generator.health_threshold()
-            });
-        let pleg_health = PlegHealth::new(threshold);
-        let names: Vec<_> = self
-            .sources
-            .iter()
-            .map(|source| (source.name().clone(), source.kind()))
-            .collect();
-        let config = PodConfig::new(
-            node_name.clone(),
-            self.clock.clone(),
-            state.clone(),
-            Arc::new(self.serves()),
-            &names,
-        );
-        let telling = StatusSettings {
-            publish_concurrency: self.settings.parallel_publishes,
-            ..StatusSettings::default()
-        };
-        let statuses = StatusManager::new(self.clock.clone(), telling);
-        let shared = Arc::new(Shared {
-            node_name: node_name.clone(),
-            syncer,
-            cache,
-            relist,
-
-            statuses,
-            checkpoints: Checkpoints::new(state),
-            files,
-            events: self.events.clone(),
-            ledger,
-            names: NameLocks::default(),
-            gate,
-            clock: self.clock.clone(),
-            random: self.random.clone(),
-            settings: self.settings.clone(),
-            metrics: EngineMetrics::default(),
-            freed: tokio::sync::Notify::new(),
-            stopping: std::sync::atomic::AtomicBool::new(false),
-            workers: std::sync::Mutex::default(),
-        });
-        let part_health = PartHealth::default();
-        let handle = KubeletHandle::new(HandleParts {
-            shared: shared.clone(),
-            runtime,
-            generator,
-            commands,
-            pleg_health: pleg_health.clone(),
-            part_health: part_health.clone(),
-            metric_sources: self.metric_sources,
-            stats: StatsLayers::new(self.stats),
-            image_gc: image_collector.as_ref().map(|collector| collector.metrics.clone()),
-        });
-        let node = NodeContext {
-            node_name,
-            root_dir: node_root,
-            pod_logs_dir: node_logs,
-            handle: handle.clone(),
-            events: self.events,
-            clock: self.clock,
-            random: self.random,
-        };
-        let machine = self.node_view.is_none().then_some((self.node, machine_root));
-        Ok(Kubelet::new(
-            handle,
-            RunParts {
-                shared,
-                config,
-                observer,
-                log_rotator,
-                image_collector,
-                sources: self.sources,
-                sinks: self.status_sinks,
-                parts: self.parts,
-                part_health,
-                node,
-                pleg_health,
-                writer,
-                requests,
-                signals,
-                signal_receiver,
-                gate: gate_sender,
-                commands: command_receiver,
-                machine,
-                on_stop: self.on_stop,
-            },
-        ))
-    }
-
-    fn handlers(&self) -> Result<Vec<Arc<dyn AdmitHandler>>, BuildError> {
-        let mut handlers: Vec<Arc<dyn AdmitHandler>> = Vec::new();
-        let runs_containers = matches!(self.backend.0, Kind::Containers(_));
-        if runs_containers {
-            let mut abilities = Abilities::default();
-            if let Some(objects) = &self.objects {
-                abilities = abilities.with_source(&**objects);
-            }
-            handlers.push(Arc::new(AbsentParts::new(abilities)));
-        }
-        handlers.extend(self.admit.iter().cloned());
-        if runs_containers {
-            let sysctls = Sysctls::new(&self.allowed_unsafe_sysctls, kernel_version());
-            handlers.push(Arc::new(sysctls.map_err(|(pattern, why)| BuildError::Setting {
-                what: "allowed unsafe sysctls",
-                why: format!("{pattern:?} is {why}"),
-            })?));
-        }
-        handlers.push(Arc::new(self.fit));
-        Ok(handlers)
     }
 }
