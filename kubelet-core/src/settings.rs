@@ -39,24 +39,28 @@ pub struct Settings {
 }
 
 /// How many calls that make sandboxes, or make or start containers, are under way at a time. The number moves between the
-/// least and the most, as the runtime keeps up. Pulls, hooks and stops do not count.
+/// least and the most, to where the runtime gets most done with the fewest. Pulls, hooks and stops do not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StartLimits {
-    /// The number at first. 8.
+    /// The number at first. Four for each processor of the machine, at least 8 and at most 64.
     pub first: NonZeroUsize,
-    /// It never falls below this. 2.
+    /// It never falls below this. 4.
     pub least: NonZeroUsize,
-    /// It never rises above this. 64.
+    /// It never rises above this. 256.
     pub most: NonZeroUsize,
 }
 
 impl Default for StartLimits {
     fn default() -> Self {
+        const EIGHT: NonZeroUsize = NonZeroUsize::new(8).unwrap();
+        const MOST_AT_FIRST: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+        const FOUR: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+        let processors = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         Self {
-            first: const { NonZeroUsize::new(8).unwrap() },
-            least: const { NonZeroUsize::new(2).unwrap() },
-            most: const { NonZeroUsize::new(64).unwrap() },
+            first: processors.saturating_mul(FOUR).clamp(EIGHT, MOST_AT_FIRST),
+            least: FOUR,
+            most: const { NonZeroUsize::new(256).unwrap() },
         }
     }
 }

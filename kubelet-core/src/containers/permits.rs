@@ -3,10 +3,11 @@
 //! A burst of pods would else ask the runtime for everything at once: it becomes no faster, calls run into their deadlines,
 //! and since every pod's sandbox stands in line before anybody's container, all pods are up only at the very end. Here calls
 //! wait for a permit. Those that bring a pod nearest to running come first, so that pods come up one after the other. The
-//! number of permits follows what the runtime shows: it grows while calls take not much longer than alone, and falls when
-//! they do, or are not answered at all.
+//! number of permits follows what the runtime shows.
 //!
 //! A call that takes very long gives its permit back, so that a few that hang hold up nobody else.
+
+mod climb;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use climb::Climb;
+
 use crate::runtime::RuntimeError;
 use crate::settings::StartLimits;
 
@@ -23,14 +26,6 @@ use crate::settings::StartLimits;
 const SLOW: Duration = Duration::from_secs(10);
 /// … as long as there are not so many in all: a runtime that is slow as a whole is not helped by more calls.
 const WITH_SLOW: usize = 64;
-/// How much longer than alone calls may take: beyond that more of them at a time bring nothing.
-const TOLERANCE: f64 = 4.0;
-/// Calls shorter than this are quick, however much quicker they could be.
-const QUICK: Duration = Duration::from_millis(5);
-/// How far a new time moves the mean of recent ones, and how fast the time that counts as alone is forgotten.
-const RECENT: f64 = 0.2;
-const FORGOTTEN: f64 = 1.01;
-
 /// What a permit is for. In the order of precedence: whoever is nearest to running is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartCall {
@@ -41,61 +36,23 @@ pub(super) enum StartCall {
 
 const CALLS: [StartCall; 3] = [StartCall::Start, StartCall::Create, StartCall::Sandbox];
 
-/// How long calls of one kind take.
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    alone: Option<f64>,
-    recent: Option<f64>,
-}
-
-impl Times {
-    /// How many times longer than alone they take now.
-    fn add(&mut self, took: Duration) -> f64 {
-        let took = took.max(QUICK).as_secs_f64();
-        let alone = self.alone.map_or(took, |alone| (alone * FORGOTTEN).min(took));
-        let recent = self.recent.map_or(took, |recent| recent + (took - recent) * RECENT);
-        (self.alone, self.recent) = (Some(alone), Some(recent));
-        recent / alone
-    }
-}
-
 #[derive(Debug)]
 struct State {
-    limits: StartLimits,
-    /// How many permits there are.
-    limit: f64,
-    /// Whether the limit was ever too high: until then it grows fast.
-    was_too_high: bool,
-    /// Calls that ended since the limit was last lowered: it falls once in a round.
-    since_lowered: f64,
+    climb: Climb,
     /// Permits that count, and all that are out.
     counted: usize,
     out: usize,
     waiting: [VecDeque<oneshot::Sender<Permit>>; CALLS.len()],
-    times: [Times; CALLS.len()],
 }
 
 impl State {
     fn has_room(&self) -> bool {
-        let limit = self.limit as usize;
+        let limit = self.climb.limit();
         self.counted < limit && self.out < limit.max(WITH_SLOW)
     }
 
-    fn ended(&mut self, call: StartCall, took: Duration, answered: bool) {
-        let ratio = self.times[call as usize].add(took);
-        self.since_lowered += 1.0;
-        if answered && ratio <= TOLERANCE {
-            // Only as far as it is of use.
-            if self.waiting.iter().any(|line| !line.is_empty()) {
-                self.limit += if self.was_too_high { 1.0 / self.limit } else { 1.0 };
-            }
-        } else if self.since_lowered >= self.limit {
-            self.was_too_high = true;
-            self.since_lowered = 0.0;
-            self.limit *= if answered { (TOLERANCE / ratio).max(0.7) } else { 0.5 };
-        }
-        let (least, most) = (self.limits.least.get() as f64, self.limits.most.get() as f64);
-        self.limit = self.limit.clamp(least.min(most), most);
+    fn nobody_waits(&self) -> bool {
+        self.waiting.iter().all(VecDeque::is_empty)
     }
 }
 
@@ -115,16 +72,14 @@ pub(super) struct Permit {
 
 impl StartPermits {
     pub(super) fn new(limits: StartLimits) -> Self {
-        let limit = limits.first.max(limits.least).min(limits.most).get() as f64;
+        let (least, most) = (limits.least.min(limits.most), limits.most);
+        let first = limits.first.clamp(least, most);
+        let [first, least, most] = [first, least, most].map(|number| number.get() as f64);
         let state = State {
-            limits,
-            limit,
-            was_too_high: false,
-            since_lowered: f64::MAX,
+            climb: Climb::new(first, least, most),
             counted: 0,
             out: 0,
             waiting: Default::default(),
-            times: Default::default(),
         };
         Self {
             state: Arc::new(Mutex::new(state)),
@@ -142,7 +97,8 @@ impl StartPermits {
         let turn = {
             let mut state = lock(&self.state);
             // Whoever waits already has waited longer, or is nearer to running.
-            if state.has_room() && state.waiting.iter().all(VecDeque::is_empty) {
+            if state.has_room() && state.nobody_waits() {
+                state.climb.idle();
                 return Some(Permit::new(&self.state, &mut state, of));
             }
             let (sender, turn) = oneshot::channel();
@@ -158,7 +114,7 @@ impl StartPermits {
 
     #[cfg(test)]
     fn limit(&self) -> usize {
-        lock(&self.state).limit as usize
+        lock(&self.state).climb.limit()
     }
 }
 
@@ -192,7 +148,14 @@ impl Permit {
             ended,
             Err(RuntimeError::Uncertain { .. } | RuntimeError::Unavailable { .. })
         );
-        lock(&self.state).ended(self.of, begun.elapsed(), answered);
+        {
+            let mut state = lock(&self.state);
+            if answered {
+                state.climb.answered(self.of, begun.elapsed());
+            } else {
+                state.climb.unanswered();
+            }
+        }
         ended
     }
 
@@ -223,7 +186,10 @@ fn hand_out(shared: &Arc<Mutex<State>>) {
                 return;
             }
             let of = CALLS.into_iter().find(|of| !state.waiting[*of as usize].is_empty());
-            let Some(of) = of else { return };
+            let Some(of) = of else {
+                state.climb.idle();
+                return;
+            };
             let Some(sender) = state.waiting[of as usize].pop_front() else {
                 return;
             };

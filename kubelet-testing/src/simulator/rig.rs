@@ -1,6 +1,7 @@
 //! All parts of a simulation, and how they are run and read.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,9 @@ use crate::fake::journal::Happened;
 use crate::fake::{FakeRuntime, Op};
 
 pub(super) const NODE: &str = "node-1";
+
+/// How many starts are under way at a time at first.
+const AT_FIRST: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
 
 /// Events, which nothing here asks for.
 #[derive(Debug)]
@@ -273,6 +277,8 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         let (runtime, source) = &self.wrap;
         let mut settings = Settings::default();
         settings.stop_within = STOP_WITHIN;
+        // Not by how many processors this machine has: a seed is the same everywhere.
+        settings.start_limits.first = AT_FIRST;
         let sources: [Arc<dyn PodSource>; 2] = [source(Arc::new(api)), source(Arc::new(files))];
         let [api, files] = sources;
         let kubelet = Kubelet::builder(NODE, Containers::new(runtime(self.fake.clone()), (self.generator)()))
