@@ -196,7 +196,8 @@ impl PodSyncer for ContainerSyncer {
             tracing::warn!(pod_uid = %uid, error, "the folders of a pod that nobody wishes for stay");
         }
         for uid in pods.iter().filter(|uid| stay.iter().all(|(stays, _)| stays != *uid)) {
-            self.node.users.forget(uid).await;
+            // Its file is gone: what is left to do cannot fail.
+            let _ = self.node.users.release(uid).await;
         }
         self.clear_links().await;
     }

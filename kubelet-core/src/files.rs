@@ -1,6 +1,6 @@
 //! The files of pods on the node: folders, logs, termination messages. Small, blocking, and kept off async threads.
 
-mod durable;
+pub(crate) mod durable;
 mod removal;
 
 use std::io::{self, Read as _};
@@ -63,41 +63,6 @@ impl NodeFiles {
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             });
             read.map_err(|error| named(&path, &error))
-        })
-        .await
-    }
-
-    /// The text of a file, no more of it than `limit` bytes; nothing if it is not there.
-    pub(crate) async fn read_if_there(self, path: PathBuf, limit: u64) -> io::Result<Option<String>> {
-        if self == Self::Nowhere {
-            return Ok(None);
-        }
-        match self.read_text(path, limit).await {
-            Ok(text) => Ok(Some(text)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// The texts of the files of that name in the folders of all pods, whoever named the folders.
-    pub(crate) async fn of_all_pods(self, pods: PathBuf, name: &'static str) -> io::Result<Vec<(PodUid, String)>> {
-        self.run(Ok(Vec::new()), move || durable::of_all_pods(&pods, name))
-            .await
-    }
-
-    /// Writes a file that only the agent may read, as a whole or not at all, so that it outlives a crash of the machine;
-    /// its folder is made.
-    pub(crate) async fn write_durably(self, path: PathBuf, text: String) -> io::Result<()> {
-        self.run(Ok(()), move || {
-            durable::write(&path, &text).map_err(|error| named(&path, &error))
-        })
-        .await
-    }
-
-    /// Removes a file, so that it stays gone over a crash of the machine. One that is not there is no error.
-    pub(crate) async fn remove_durably(self, path: PathBuf) -> io::Result<()> {
-        self.run(Ok(()), move || {
-            durable::remove(&path).map_err(|error| named(&path, &error))
         })
         .await
     }

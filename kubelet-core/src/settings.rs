@@ -160,7 +160,7 @@ impl UserNamespaceSettings {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self.ids_per_pod {
             0 => Err("no ids per pod".to_owned()),
-            ids if ids % 65_536 != 0 => Err(format!("{ids} ids per pod are no multiple of 65536")),
+            ids if !ids.is_multiple_of(65_536) => Err(format!("{ids} ids per pod are no multiple of 65536")),
             _ => Ok(()),
         }
     }

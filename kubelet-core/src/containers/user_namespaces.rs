@@ -7,13 +7,11 @@ mod file;
 mod subordinate;
 
 use std::path::PathBuf;
-use std::time::Duration;
-
-use tokio::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::ContainerSyncer;
 use crate::error::BoxError;
-use crate::files::NodeFiles;
+use crate::files::{NodeFiles, durable};
 use crate::ids::PodUid;
 use crate::pod::PodRecord;
 use crate::runtime::{RuntimeHandler, UserNamespace};
@@ -25,19 +23,21 @@ use blocks::Blocks;
 /// The name of the file in a pod's folder.
 const FILE: &str = "userns";
 
-/// How long the machine may take to tell which users are for pods.
-const ASKING_FOR_IDS: Duration = Duration::from_secs(30);
-
 /// Gives blocks of users to pods.
 ///
 /// A pod that shares its block with another could reach into it. So nothing is given before all that pods of an earlier
 /// life of the agent have is known, and no block is free before its file is gone.
 #[derive(Debug)]
 pub(crate) struct UserNamespaces {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     settings: UserNamespaceSettings,
     files: NodeFiles,
     pods_dir: PathBuf,
-    /// Nothing until the first pod asks.
+    /// Nothing until the first pod asks. Held while files are read and written, by blocking threads only.
     blocks: Mutex<Option<Blocks>>,
 }
 
@@ -45,70 +45,93 @@ impl UserNamespaces {
     /// Reads nothing yet.
     pub(crate) fn new(settings: UserNamespaceSettings, files: NodeFiles, pods_dir: PathBuf) -> Self {
         Self {
-            settings,
-            files,
-            pods_dir,
-            blocks: Mutex::new(None),
+            inner: Arc::new(Inner {
+                settings,
+                files,
+                pods_dir,
+                blocks: Mutex::new(None),
+            }),
         }
     }
 
     /// The users of a pod: those that it has, or new ones, which are kept before this returns.
     pub(super) async fn of_pod(&self, uid: &PodUid, max_pods: u64) -> Result<UserNamespace, BoxError> {
-        let mut blocks = self.blocks.lock().await;
+        let (inner, uid) = (self.inner.clone(), uid.clone());
+        self.run(move || inner.of_pod(&uid, max_pods)).await
+    }
+
+    /// Takes back what a pod has, whose containers are gone.
+    pub(super) async fn release(&self, uid: &PodUid) -> Result<(), BoxError> {
+        let (inner, uid) = (self.inner.clone(), uid.clone());
+        self.run(move || inner.release(&uid)).await
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, BoxError> + Send + 'static,
+    ) -> Result<T, BoxError> {
+        match self.inner.files {
+            // A simulated node waits for no disk, and has no other threads.
+            NodeFiles::Nowhere => work(),
+            NodeFiles::Disk => tokio::task::spawn_blocking(work).await?,
+        }
+    }
+}
+
+impl Inner {
+    fn file_of(&self, uid: &PodUid) -> PathBuf {
+        self.pods_dir.join(uid.as_str()).join(FILE)
+    }
+
+    fn of_pod(&self, uid: &PodUid, max_pods: u64) -> Result<UserNamespace, BoxError> {
+        let mut blocks = super::lock(&self.blocks);
         let blocks = match &mut *blocks {
             Some(blocks) => blocks,
-            empty => empty.insert(self.read(max_pods).await?),
+            empty => empty.insert(self.read(max_pods)?),
         };
-        let path = self.pods_dir.join(uid.as_str()).join(FILE);
+        let path = self.file_of(uid);
         // Read each time: whoever changed it would else be believed after the next start alone.
-        if let Some(text) = self.files.read_if_there(path.clone(), file::MAX_BYTES).await? {
-            let found = file::parse(&text).map_err(|why| format!("{}: {why}", path.display()))?;
-            blocks
-                .hold(uid, &found)
-                .map_err(|why| format!("{}: {why}", path.display()))?;
-            return Ok(found);
+        if self.files == NodeFiles::Disk
+            && let Some(text) = durable::read(&path)?
+        {
+            let found = file::parse(&text).and_then(|found| blocks.hold(uid, &found).map(|()| found));
+            return Ok(found.map_err(|why| format!("{}: {why}", path.display()))?);
         }
         let given = match blocks.held_by(uid) {
             Some(held) => held.clone(),
             None => blocks.give(uid).ok_or("all blocks of user ids are taken")?,
         };
-        let written = self.files.write_durably(path, file::print(&given)).await;
-        if let Err(error) = written {
-            // It may be on the disk or not: the block stays with the pod, and is written again.
-            return Err(error.into());
+        if self.files == NodeFiles::Disk {
+            // After an error it may be on the disk or not: the block stays with the pod, and is written again.
+            durable::write(&path, &file::print(&given))?;
         }
         Ok(given)
     }
 
-    /// Takes back what a pod has, whose containers are gone.
-    pub(super) async fn release(&self, uid: &PodUid) -> std::io::Result<()> {
-        let path = self.pods_dir.join(uid.as_str()).join(FILE);
-        self.files.remove_durably(path).await?;
-        self.forget(uid).await;
+    fn release(&self, uid: &PodUid) -> Result<(), BoxError> {
+        let mut blocks = super::lock(&self.blocks);
+        if self.files == NodeFiles::Disk {
+            durable::remove(&self.file_of(uid))?;
+        }
+        if let Some(blocks) = &mut *blocks {
+            blocks.release(uid);
+        }
         Ok(())
     }
 
-    /// Takes back what a pod had, whose file is gone.
-    pub(super) async fn forget(&self, uid: &PodUid) {
-        if let Some(blocks) = &mut *self.blocks.lock().await {
-            blocks.release(uid);
-        }
-    }
-
     /// What pods have that were there before.
-    async fn read(&self, max_pods: u64) -> Result<Blocks, BoxError> {
+    fn read(&self, max_pods: u64) -> Result<Blocks, BoxError> {
         let range = match self.settings.host_ids {
             Some((first, count)) => Some((u64::from(first), u64::from(count))),
             None if self.files == NodeFiles::Nowhere => None,
-            // Two programs are run, which may ask a directory of users.
-            None => tokio::time::timeout(ASKING_FOR_IDS, tokio::task::spawn_blocking(subordinate::ids_of_kubelet))
-                .await
-                .map_err(|_| "getsubids does not answer")???,
+            None => subordinate::ids_of_kubelet()?,
         };
         let mut blocks = Blocks::new(range, self.settings.ids_per_pod, max_pods)?;
-        for (uid, text) in self.files.of_all_pods(self.pods_dir.clone(), FILE).await? {
-            let found = file::parse(&text).and_then(|found| blocks.hold(&uid, &found));
-            found.map_err(|why| format!("which user ids pod {uid} has cannot be told: {why}"))?;
+        if self.files == NodeFiles::Disk {
+            for (uid, text) in durable::of_all_pods(&self.pods_dir, FILE)? {
+                let found = file::parse(&text).and_then(|found| blocks.hold(&uid, &found));
+                found.map_err(|why| format!("which user ids pod {uid} has cannot be told: {why}"))?;
+            }
         }
         Ok(blocks)
     }

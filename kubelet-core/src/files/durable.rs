@@ -10,8 +10,18 @@ use crate::ids::PodUid;
 /// More than any such file has.
 const MAX_BYTES: u64 = 1 << 16;
 
-/// Writes beside the file and then takes its place; a crash in between leaves `.<name>.tmp`.
-pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+/// The text of a file; nothing if it is not there.
+pub(crate) fn read(path: &Path) -> io::Result<Option<String>> {
+    let mut bytes = Vec::new();
+    match File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
+        Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(named(path, &error)),
+    }
+}
+
+/// Writes a file that only the agent may read, as a whole or not at all; its folder is made. Writes beside the file and then takes its place; a crash in between leaves `.<name>.tmp`.
+pub(crate) fn write(path: &Path, text: &str) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::other("no place for a file"));
     };
@@ -21,15 +31,18 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    // Before the rename: otherwise the new name may reach the disk before the content does.
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    sync(folder)
+    let written = options.open(&beside).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        // Before the rename: otherwise the new name may reach the disk before the content does.
+        file.sync_all()?;
+        fs::rename(&beside, path)?;
+        sync(folder)
+    });
+    written.map_err(|error| named(path, &error))
 }
 
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file for good. One that is not there is no error.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Ok(()) => path.parent().map_or(Ok(()), sync),
         error => ignore_missing(error),
@@ -40,7 +53,8 @@ fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-pub(super) fn of_all_pods(pods: &Path, name: &str) -> io::Result<Vec<(PodUid, String)>> {
+/// The texts of the files of that name in the folders of all pods, whoever named the folders.
+pub(crate) fn of_all_pods(pods: &Path, name: &str) -> io::Result<Vec<(PodUid, String)>> {
     let folders = match fs::read_dir(pods) {
         Ok(folders) => folders,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,15 +63,10 @@ pub(super) fn of_all_pods(pods: &Path, name: &str) -> io::Result<Vec<(PodUid, St
     let mut found = Vec::new();
     for folder in folders {
         let folder = folder.map_err(|error| named(pods, &error))?;
-        let path = folder.path().join(name);
-        let mut bytes = Vec::new();
-        match File::open(&path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes)) {
-            Ok(_) => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => continue,
-            Err(error) => return Err(named(&path, &error)),
+        if let Some(text) = read(&folder.path().join(name))? {
+            let uid = PodUid::from(folder.file_name().to_string_lossy().into_owned());
+            found.push((uid, text));
         }
-        let uid = PodUid::from(folder.file_name().to_string_lossy().into_owned());
-        found.push((uid, String::from_utf8_lossy(&bytes).into_owned()));
     }
     found.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
     Ok(found)

@@ -134,7 +134,7 @@ async fn a_pod_is_run_by_the_handler_of_its_class_with_what_that_can_do(node: No
         let words: Vec<&str> = text.split_whitespace().collect();
         assert_eq!((words[0], words[2]), ("0", "65536"), "{text}");
         let host: u32 = words[1].parse().unwrap();
-        assert!(host >= 65_536 && host % 65_536 == 0, "{text}");
+        assert!(host >= 65_536 && host.is_multiple_of(65_536), "{text}");
         assert_eq!(words[3..6], words[0..3], "{text}");
         assert!(text.contains("/etc/hosts 0 0\n"), "{text}");
     }

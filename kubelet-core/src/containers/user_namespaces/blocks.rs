@@ -23,10 +23,10 @@ impl Blocks {
         let size = u64::from(size);
         let (first, count) = range.unwrap_or((size, ALL.saturating_sub(2 * size)));
         let wrong = |why: String| Err(format!("user ids of pods, {count} from {first} on: {why}"));
-        if first < size || first % size != 0 {
+        if first < size || !first.is_multiple_of(size) {
             return wrong(format!("the first must be a multiple of {size}, and not 0"));
         }
-        if count % size != 0 {
+        if !count.is_multiple_of(size) {
             return wrong(format!("their number must be a multiple of {size}"));
         }
         if first + count >= ALL {
@@ -175,7 +175,7 @@ mod tests {
                 if !gives {
                     blocks.release(&uid);
                 } else if blocks.held_by(&uid).is_none() {
-                    if odd % 3 == 0 {
+                    if odd.is_multiple_of(3) {
                         let host = 65_536 + u32::from(odd) * 1_000;
                         let _ = blocks.hold(&uid, &UserNamespace::of_block(IdMapping::new(host, 0, SIZE)));
                     } else {

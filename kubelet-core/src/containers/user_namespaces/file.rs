@@ -4,9 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::runtime::{IdMapping, UserNamespace};
 
-/// More than any such file has.
-pub(super) const MAX_BYTES: u64 = 1 << 16;
-
 /// The least that a pod has; what is below belongs to the host's own users.
 const LEAST: u32 = 65_536;
 
