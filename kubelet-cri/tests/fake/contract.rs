@@ -41,7 +41,9 @@ async fn runtime() -> Option<(CriRuntime, RuntimeFixture)> {
             async move { fake.go_down().await }
         },
         move || {
-            let fake = up.0.clone();
+            // Holds the folder too: of a field alone the closure would leave the rest behind.
+            let (fake, _) = &up;
+            let fake = fake.clone();
             async move { fake.come_up().await.unwrap() }
         },
     )
@@ -72,7 +74,9 @@ async fn images() -> Option<(CriRuntime, ImageFixture)> {
                 async move { fake.go_down().await }
             },
             move || {
-                let fake = up.0.clone();
+                // Holds the folder too: of a field alone the closure would leave the rest behind.
+                let (fake, _) = &up;
+                let fake = fake.clone();
                 async move { fake.come_up().await.unwrap() }
             },
         );
