@@ -41,7 +41,7 @@ async fn runtime() -> Option<(CriRuntime, RuntimeFixture)> {
             async move { fake.go_down().await }
         },
         move || {
-            // The whole of it, so that the folder of the socket stays.
+            // Holds the folder too: of a field alone the closure would leave the rest behind.
             let (fake, _) = &up;
             let fake = fake.clone();
             async move { fake.come_up().await.unwrap() }
@@ -74,7 +74,7 @@ async fn images() -> Option<(CriRuntime, ImageFixture)> {
                 async move { fake.go_down().await }
             },
             move || {
-                // The whole of it, so that the folder of the socket stays.
+                // Holds the folder too: of a field alone the closure would leave the rest behind.
                 let (fake, _) = &up;
                 let fake = fake.clone();
                 async move { fake.come_up().await.unwrap() }
