@@ -11,7 +11,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
 use kubelet_core::{CancellationToken, ChannelSource, Containers, Kubelet, OnStop, Settings, StartLimits};
@@ -20,6 +20,7 @@ use kubelet_pleg::EventedPleg;
 use kubelet_testing::{BUSYBOX_IMAGE, Containerd, PrivateContainerd};
 use serde_json::json;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 #[tokio::main]
 async fn main() {

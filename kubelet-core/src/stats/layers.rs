@@ -207,10 +207,11 @@ mod tests {
 
     fn container(id: &str, seconds: i64, core_seconds: u64) -> ContainerUsage {
         let mut usage = ContainerUsage::new(ContainerId::from(id), PodUid::from("u"), "app");
-        let mut cpu = CpuUsage::default();
-        cpu.at = Timestamp::from_second(seconds).unwrap();
-        cpu.usage_core_nanoseconds = Some(core_seconds * 1_000_000_000);
-        usage.cpu = Some(cpu);
+        usage.cpu = Some(CpuUsage {
+            at: Timestamp::from_second(seconds).unwrap(),
+            usage_core_nanoseconds: Some(core_seconds * 1_000_000_000),
+            usage_nano_cores: None,
+        });
         usage
     }
 
@@ -301,18 +302,20 @@ mod tests {
 
     #[test]
     fn what_a_later_source_knows_takes_the_place_of_what_an_earlier_one_does() {
-        let mut whole = StatsSnapshot::default();
-        whole.containers = vec![container("both", 1, 1), container("below", 1, 1)];
-        whole.pods = vec![PodUsage::new(PodUid::from("u"))];
-        let mut layer = StatsSnapshot::default();
+        let mut whole = StatsSnapshot {
+            containers: vec![container("both", 1, 1), container("below", 1, 1)],
+            pods: vec![PodUsage::new(PodUid::from("u"))],
+        };
         let mut above = container("both", 2, 2);
         above.memory = Some(MemoryUsage::default());
         let mut without_cpu = container("below", 2, 2);
         without_cpu.cpu = None;
-        layer.containers = vec![above.clone(), without_cpu, container("above", 2, 2)];
         let mut pod = PodUsage::new(PodUid::from("u"));
         pod.process_count = Some(7);
-        layer.pods = vec![pod.clone(), PodUsage::new(PodUid::from("v"))];
+        let layer = StatsSnapshot {
+            containers: vec![above.clone(), without_cpu, container("above", 2, 2)],
+            pods: vec![pod.clone(), PodUsage::new(PodUid::from("v"))],
+        };
         merge(&mut whole, layer);
         assert_eq!(
             whole.containers,
