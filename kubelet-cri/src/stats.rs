@@ -193,7 +193,7 @@ mod tests {
             usage_bytes: some(0),
             ..v1::MemoryUsage::default()
         };
-        let usage = memory(said.clone()).unwrap();
+        let usage = memory(said).unwrap();
         assert_eq!((usage.available_bytes, usage.usage_bytes), (None, Some(0)));
         assert_eq!(usage.working_set_bytes, None);
         let limited = v1::MemoryUsage {
