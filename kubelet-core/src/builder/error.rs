@@ -26,12 +26,12 @@ pub enum BuildError {
     /// Images could not be collected as asked for.
     #[error("image garbage collection: {field}: {why}")]
     ImageGc {
-        /// The field of [`ImageGcPolicy`].
+        /// The field of [`ImageGcPolicy`](crate::ImageGcPolicy).
         field: &'static str,
         /// What is wrong with it.
         why: String,
     },
-    /// An entry of [`ImageVerification::NeverVerifyAllowlistedImages`] is none.
+    /// An entry of [`ImageVerification::NeverVerifyAllowlistedImages`](crate::ImageVerification::NeverVerifyAllowlistedImages) is none.
     #[error("image allowlist entry {entry:?}: {why}")]
     ImageAllowlist {
         /// The entry.
