@@ -117,6 +117,7 @@ impl ImageCollector {
                 ledger: ImageLedger::default(),
                 names_since_list: 0,
                 place: Place::Unknown,
+                has_removed: false,
             };
             pass.work().await
         };
@@ -135,6 +136,8 @@ struct Pass<'a> {
     ledger: ImageLedger,
     names_since_list: usize,
     place: Place,
+    /// Whether a pass has removed an image.
+    has_removed: bool,
 }
 
 /// Where the room for images is seen.
@@ -166,7 +169,12 @@ impl Pass<'_> {
         loop {
             tokio::time::sleep(wait).await;
             wait = period;
-            match self.pass().await {
+            let begun = self.shared.clock.now();
+            let passed = self.pass().await;
+            if std::mem::take(&mut self.has_removed) {
+                self.prune_records(begun).await;
+            }
+            match passed {
                 Ok(next) => {
                     has_failed = false;
                     wait = next.map_or(period, |next| next.min(period));
@@ -212,26 +220,22 @@ impl Pass<'_> {
             }
             return Ok(None);
         }
-        let begun = self.shared.clock.now();
         self.list(now).await?;
         let mut named = Named::default();
         self.protect(&mut named, now).await?;
-        let mut removals = Removals::default();
+        let mut failures = Failures::default();
         if let Some(max_age) = policy.max_age {
             for image in self.ledger.aged(max_age, now) {
-                if self.remove(&image, "age", &mut named, &mut removals).await? {
+                if self.remove(&image, "age", &mut named, &mut failures).await? {
                     self.collector.metrics.aged.increment();
                 }
             }
         }
         let next = match self.space().await? {
-            Some(space) if self.is_full(space) => self.make_room(space, now, &mut named, &mut removals).await?,
+            Some(space) if self.is_full(space) => self.make_room(space, now, &mut named, &mut failures).await?,
             _ => None,
         };
-        if removals.removed > 0 {
-            self.prune_records(begun).await;
-        }
-        removals.into_result().map(|()| next)
+        failures.into_result().map(|()| next)
     }
 
     /// They would pile up; that they stay is no harm.
@@ -255,7 +259,7 @@ impl Pass<'_> {
         space: ImageSpace,
         now: Instant,
         named: &mut Named,
-        removals: &mut Removals,
+        failures: &mut Failures,
     ) -> Result<Option<Duration>, GcError> {
         let policy = &self.collector.policy;
         let wanted_bytes = excess_bytes(space, policy.low_threshold_percent);
@@ -270,7 +274,7 @@ impl Pass<'_> {
             if freed_bytes >= wanted_bytes {
                 return Ok(None);
             }
-            if self.remove(&image, "space", named, removals).await? {
+            if self.remove(&image, "space", named, failures).await? {
                 self.collector.metrics.for_space.increment();
                 freed_bytes = freed_bytes.saturating_add(image.size_bytes);
             }
@@ -297,7 +301,7 @@ impl Pass<'_> {
         image: &Candidate,
         why: &'static str,
         named: &mut Named,
-        removals: &mut Removals,
+        failures: &mut Failures,
     ) -> Result<bool, GcError> {
         let now = Instant::now();
         if self.protect(named, now).await?.contains(image.id.as_str()) {
@@ -307,11 +311,11 @@ impl Pass<'_> {
         match self.call("remove_image", self.collector.images.remove(&image.id)).await {
             Ok(()) => {
                 self.ledger.removed(&image.id);
-                removals.removed += 1;
+                self.has_removed = true;
                 Ok(true)
             }
             Err(error) => {
-                removals.add(image, error);
+                failures.add(image, error);
                 Ok(false)
             }
         }
@@ -435,15 +439,14 @@ struct Named {
     ids: BTreeSet<String>,
 }
 
-/// How many images were removed, and which could not be.
+/// Images that could not be removed.
 #[derive(Debug, Default)]
-struct Removals {
-    removed: usize,
+struct Failures {
     count: usize,
     first: Option<(String, RuntimeError)>,
 }
 
-impl Removals {
+impl Failures {
     fn add(&mut self, image: &Candidate, error: RuntimeError) {
         self.count += 1;
         self.first.get_or_insert((image.id.as_str().to_owned(), error));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kubelet_core::ImageRef;
+use kubelet_core::{ImageRef, RegistryAuth};
 use kubelet_cri::CriRuntime;
 use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload};
 use kubelet_testing::{Action, FakeCri, FakeImage, FakeRuntime, Op, Script};
@@ -61,12 +61,16 @@ async fn runtime() -> Option<(CriRuntime, RuntimeFixture)> {
 async fn images() -> Option<(CriRuntime, ImageFixture)> {
     let world = FakeRuntime::new();
     let slow = Duration::from_secs(1);
-    world.set_image("fake/slow:1", FakeImage::new().pull_latency(slow));
+    let private = || FakeImage::new().private("me", "hunter2");
+    world.set_image("fake/a:1", private());
+    world.set_image("fake/b:1", private());
+    world.set_image("fake/slow:1", private().pull_latency(slow));
     world.set_image("fake/missing:1", FakeImage::refused("fake/missing:1: not found"));
     let (fake, images, folder) = connect(world).await;
     let (down, up) = (fake.clone(), (fake, folder));
     let image = |name: &str| ImageRef::new(name);
     let fixture = ImageFixture::new(image("fake/a:1"), image("fake/b:1"), image("fake/missing:1"))
+        .auth(RegistryAuth::basic("me", "hunter2"))
         .slow(image("fake/slow:1"), slow)
         .outage(
             move || {

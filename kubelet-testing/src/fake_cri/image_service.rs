@@ -1,6 +1,6 @@
 //! The image service.
 
-use kubelet_core::{IgnoreProgress, ImageRef, ImageService as _, PullRequest};
+use kubelet_core::{IgnoreProgress, ImageRef, ImageService as _, PullRequest, RegistryAuth};
 use kubelet_proto::cri::v1;
 use kubelet_proto::cri::v1::image_service_server::ImageService;
 use kubelet_proto::tonic::codegen::BoxStream;
@@ -90,7 +90,13 @@ impl ImageService for Face {
                     name.name
                 )));
             }
-            let pulled = self.runtime.pull(PullRequest::new(&name), &IgnoreProgress).await;
+            // The images of the world may be private too.
+            let auth = request.auth.map(|auth| RegistryAuth::basic(auth.username, auth.password));
+            let mut pull = PullRequest::new(&name);
+            if let Some(auth) = &auth {
+                pull = pull.with_auth(auth);
+            }
+            let pulled = self.runtime.pull(pull, &IgnoreProgress).await;
             Ok(v1::PullImageResponse {
                 image_ref: pulled.map_err(|error| refuse(&error, ""))?.to_string(),
             })

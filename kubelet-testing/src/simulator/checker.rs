@@ -41,6 +41,8 @@ pub(crate) struct Book {
     pub(crate) ended: Option<Instant>,
     /// A container ended that asks for all to be restarted, last then.
     pub(crate) restart_all: Option<Instant>,
+    /// Which one that was.
+    pub(crate) restart_all_by: Option<u64>,
     /// The highest count that was told, by container, in this life.
     pub(crate) told: told::Told,
 }
@@ -118,12 +120,14 @@ impl Checker {
             since: now,
             ended: None,
             restart_all: None,
+            restart_all_by: None,
             told: told::Told::default(),
         });
         if book.ended.take().is_some() {
             // The same pod again: a new life.
             book.since = now;
             book.restart_all = None;
+            book.restart_all_by = None;
             book.own_grace = own;
             book.told.begin_again();
         }

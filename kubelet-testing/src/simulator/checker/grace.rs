@@ -77,7 +77,11 @@ impl Checker {
         let mut endings = vec![always(book.own_grace)];
         endings.extend(book.endings.iter().copied());
         endings.extend(self.stop_pods);
-        if book.restart_all.is_some_and(|asked| Some(asked) >= instance.started) {
+        // Also one that a step under way has started since: it is not seen until that step has ended. Once the restart has
+        // removed who asked for it, it is over.
+        let is_asked_for = book.restart_all_by.and_then(|asks| self.instances.get(&asks));
+        let lasts = is_asked_for.is_some_and(|asks| asks.gone.is_none() && asks.sandbox == instance.sandbox);
+        if lasts || book.restart_all.is_some_and(|asked| Some(asked) >= instance.started) {
             endings.push(always(Duration::ZERO));
         }
         endings

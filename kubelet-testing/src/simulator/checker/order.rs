@@ -60,6 +60,7 @@ impl Checker {
         let Some(book) = self.books.get_mut(&pod) else { return };
         if code == RESTART_ALL && book.pod.facts().can_restart_all {
             book.restart_all = Some(at);
+            book.restart_all_by = Some(container);
         }
         let is_init = book
             .pod
