@@ -108,14 +108,19 @@ impl Hints {
     /// Opens another stream, since this one does not tell of what happens.
     pub(crate) fn is_deaf(&mut self) {
         self.gap = true;
-        self.stream = Stream::Waiting(Instant::now() + jittered(self.delay, 0.5, &*self.random));
-        self.delay = (self.delay * 2).min(LAST_DELAY);
+        self.wait();
     }
 
-    fn reconnect(&mut self, error: Option<&RuntimeError>) {
+    /// Opens another stream after a while. Says after how long.
+    fn wait(&mut self) -> Duration {
         let delay = jittered(self.delay, 0.5, &*self.random);
         self.stream = Stream::Waiting(Instant::now() + delay);
         self.delay = (self.delay * 2).min(LAST_DELAY);
+        delay
+    }
+
+    fn reconnect(&mut self, error: Option<&RuntimeError>) {
+        let delay = self.wait();
         let error = error.map(|error| error as &dyn Error);
         if std::mem::replace(&mut self.gap, true) {
             debug!(error, ?delay, "runtime events are still cut off");

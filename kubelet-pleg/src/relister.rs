@@ -57,6 +57,7 @@ pub(crate) async fn run(
         begun: None,
         succeeded: None,
         again: false,
+        unsettled: false,
         failing: false,
     };
     let mut relist: Option<BoxFuture<'static, Relisted>> = None;
@@ -158,6 +159,8 @@ struct Relister<'a> {
     succeeded: Option<Instant>,
     /// Whether another one follows the running one without waiting for the period.
     again: bool,
+    /// Whether something waits for the next one that the running one is too old for.
+    unsettled: bool,
     /// Whether the last one failed, so that a lasting fault is told once.
     failing: bool,
 }
@@ -296,6 +299,7 @@ impl Relister<'_> {
 
     /// Looks at everything after the short period, whatever holds now.
     fn relist_in_a_while(&mut self) {
+        self.unsettled = true;
         self.due = self.due.min(Instant::now() + self.pace.short().period);
     }
 
@@ -315,6 +319,7 @@ impl Relister<'_> {
 
     fn relist(&mut self, requests: &mut RelistRequests) -> BoxFuture<'static, Relisted> {
         let (at, begun) = (self.begin(requests), Instant::now());
+        self.unsettled = false;
         let before = self.begun.replace(begun);
         self.metrics
             .begun(self.clock.now(), before.map(|before| begun - before));
@@ -356,7 +361,7 @@ impl Relister<'_> {
         }
         let now = Instant::now();
         self.ended = Some(now);
-        let period = if self.failing {
+        let period = if self.failing || self.unsettled {
             self.pace.short()
         } else {
             self.pace.rhythm()

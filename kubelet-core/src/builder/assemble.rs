@@ -297,7 +297,7 @@ impl KubeletBuilder {
             pleg_health: pleg_health.clone(),
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
-            stats: StatsLayers::new(self.stats),
+            stats: StatsLayers::new(self.stats, self.settings.runtime_request_timeout),
             image_gc: image_collector.as_ref().map(|collector| collector.metrics.clone()),
         });
         let node = NodeContext {

@@ -26,6 +26,7 @@ use crate::settings::StartLimits;
 const SLOW: Duration = Duration::from_secs(10);
 /// … as long as there are not so many in all: a runtime that is slow as a whole is not helped by more calls.
 const WITH_SLOW: usize = 64;
+
 /// What a permit is for. In the order of precedence: whoever is nearest to running is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartCall {

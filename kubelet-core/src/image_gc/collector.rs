@@ -23,7 +23,7 @@ use crate::metrics::{Counter, MetricSet, MetricValue};
 use crate::pod::ContainerView;
 use crate::runtime::{ImageFilesystems, ImageService, ImageSpace, RuntimeError};
 
-/// From how many names of images used since the last list on, the list is looked at only to know which to forget.
+/// From how many names of images on that are used no longer, the list is looked at only to forget them.
 const MANY_NAMES: usize = 1024;
 
 /// How many images were removed, and why.
@@ -115,7 +115,6 @@ impl ImageCollector {
                 collector: &self,
                 shared: &shared,
                 ledger: ImageLedger::default(),
-                names_since_list: 0,
                 place: Place::Unknown,
                 has_removed: false,
             };
@@ -134,7 +133,6 @@ struct Pass<'a> {
     collector: &'a ImageCollector,
     shared: &'a Shared,
     ledger: ImageLedger,
-    names_since_list: usize,
     place: Place,
     /// Whether a pass has removed an image.
     has_removed: bool,
@@ -210,12 +208,12 @@ impl Pass<'_> {
             debug!("not all containers are known, so no image counts as unused");
             return Ok(None);
         };
-        self.names_since_list += names.len();
+        let used_now = names.len();
         self.ledger.used(names, now);
         let policy = &self.collector.policy;
         let is_full = self.space().await?.is_some_and(|space| self.is_full(space));
         if !is_full && policy.max_age.is_none() {
-            if self.names_since_list > MANY_NAMES {
+            if self.ledger.names() > used_now + MANY_NAMES {
                 self.list(now).await?;
             }
             return Ok(None);
@@ -370,7 +368,6 @@ impl Pass<'_> {
             source,
         })?;
         self.ledger.present(&images, now);
-        self.names_since_list = 0;
         Ok(())
     }
 

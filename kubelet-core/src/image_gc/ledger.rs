@@ -41,6 +41,11 @@ impl ImageLedger {
         }
     }
 
+    /// How many names of used images are remembered.
+    pub(crate) fn names(&self) -> usize {
+        self.used.len()
+    }
+
     /// These images are present now.
     pub(crate) fn present(&mut self, images: &[ImageRecord], now: Instant) {
         let used = &self.used;

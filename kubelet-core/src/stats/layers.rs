@@ -90,15 +90,18 @@ impl Rates {
 #[derive(Debug, Default)]
 pub(crate) struct StatsLayers {
     providers: Vec<Arc<dyn StatsProvider>>,
+    /// How long one of them may take.
+    limit: Duration,
     rates: Arc<Mutex<Rates>>,
     asked: Mutex<BTreeMap<StatsScope, Asked>>,
 }
 
 impl StatsLayers {
     /// What a later one tells takes the place of what an earlier one tells.
-    pub(crate) fn new(providers: Vec<Arc<dyn StatsProvider>>) -> Self {
+    pub(crate) fn new(providers: Vec<Arc<dyn StatsProvider>>, limit: Duration) -> Self {
         Self {
             providers,
+            limit,
             ..Self::default()
         }
     }
@@ -122,12 +125,19 @@ impl StatsLayers {
     }
 
     fn measure(&self, scope: StatsScope) -> Asked {
-        let (providers, rates) = (self.providers.clone(), self.rates.clone());
+        let (providers, rates, limit) = (self.providers.clone(), self.rates.clone(), self.limit);
         let measuring = async move {
             let mut whole: Option<StatsSnapshot> = None;
             let mut failure = None;
             for provider in providers {
-                match provider.collect(&scope).await {
+                let measured = match tokio::time::timeout(limit, provider.collect(&scope)).await {
+                    Ok(measured) => measured,
+                    Err(_) => Err(StatsError::failed(
+                        "cannot measure what pods use",
+                        format!("no answer within {limit:?}"),
+                    )),
+                };
+                match measured {
                     Ok(layer) => match &mut whole {
                         None => whole = Some(layer),
                         Some(whole) => merge(whole, layer),
@@ -215,6 +225,10 @@ mod tests {
         usage
     }
 
+    fn layered(providers: Vec<Arc<dyn StatsProvider>>) -> StatsLayers {
+        StatsLayers::new(providers, Duration::from_secs(120))
+    }
+
     fn rate(answer: &StatsSnapshot) -> Option<u64> {
         answer.containers[0].cpu.as_ref().unwrap().usage_nano_cores
     }
@@ -248,7 +262,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn rates_come_of_two_looks_and_stay_until_the_next_and_never_of_a_new_start() {
         let provider = scripted(&[(0, 10), (10, 15), (12, 17), (20, 35), (30, 2), (40, 7)]);
-        let layers = StatsLayers::new(vec![provider]);
+        let layers = layered(vec![provider]);
         let mut rates = Vec::new();
         for _ in 0..6 {
             rates.push(rate(&layers.collect(StatsScope::All).await.unwrap()));
@@ -260,7 +274,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_asks_at_the_same_time_gets_the_same_answer_and_who_asks_later_a_new_one() {
         let provider = scripted(&[(0, 1)]);
-        let layers = StatsLayers::new(vec![provider.clone()]);
+        let layers = layered(vec![provider.clone()]);
         let ask = || layers.collect(StatsScope::All);
         let (a, b, c) = tokio::join!(ask(), ask(), layers.collect(StatsScope::Pod(PodUid::from("u"))));
         assert!(Arc::ptr_eq(&a.unwrap(), &b.unwrap()));
@@ -283,17 +297,27 @@ mod tests {
         }
     }
 
+    #[derive(Debug)]
+    struct Hangs;
+
+    #[async_trait]
+    impl StatsProvider for Hangs {
+        async fn collect(&self, _want: &StatsScope) -> Result<StatsSnapshot, StatsError> {
+            std::future::pending().await
+        }
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn a_source_that_fails_takes_nothing_from_the_others() {
+    async fn a_source_that_fails_or_hangs_takes_nothing_from_the_others() {
         let provider = scripted(&[(0, 1)]);
-        let layers = StatsLayers::new(vec![Arc::new(Broken), provider, Arc::new(Broken)]);
+        let layers = layered(vec![Arc::new(Broken), provider, Arc::new(Hangs)]);
         assert_eq!(layers.collect(StatsScope::All).await.unwrap().containers.len(), 1);
-        let layers = StatsLayers::new(vec![Arc::new(Broken)]);
+        let layers = layered(vec![Arc::new(Broken)]);
         assert!(matches!(
             layers.collect(StatsScope::All).await,
             Err(StatsError::Failed { .. })
         ));
-        let none = StatsLayers::new(Vec::new());
+        let none = layered(Vec::new());
         assert!(matches!(
             none.collect(StatsScope::All).await,
             Err(StatsError::NoProvider)

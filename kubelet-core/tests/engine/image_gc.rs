@@ -118,6 +118,22 @@ async fn while_there_is_room_nothing_is_asked() {
     node.stop().await;
 }
 
+/// However many images are in use: only names that are used no longer are a reason to look at the list.
+#[tokio::test(start_paused = true)]
+async fn while_there_is_room_nothing_is_asked_on_a_node_of_many_images() {
+    let runtime = FakeRuntime::builder().all_images_present().build();
+    let node = start(&runtime, ImageGcPolicy::default());
+    let pods = (0..600).map(|number| pod(&format!("p{number}"), &format!("image-{number}")).build());
+    node.pods.set(pods.collect()).await.unwrap();
+    node.until("all run", |node| node.phase("p599").as_deref() == Some("Running"))
+        .await;
+    sleep(MINUTE).await;
+    let before = runtime.count(Op::ListImages);
+    sleep(60 * MINUTE).await;
+    assert_eq!(runtime.count(Op::ListImages), before);
+    node.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_image_that_a_pod_names_stays_although_no_container_has_it_yet() {
     let runtime = with_images(&[("init", 4), ("later", 4), ("unused", 1)]);

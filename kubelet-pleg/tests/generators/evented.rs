@@ -140,6 +140,24 @@ async fn what_cannot_be_inspected_is_tried_again_after_the_short_period() {
     assert_eq!(node.relists_in(60).await, 0);
 }
 
+/// The relist under way began before that look, so that it cannot stand in for it.
+#[tokio::test(start_paused = true)]
+async fn a_look_that_fails_during_a_relist_is_made_up_for_after_the_short_period() {
+    let (node, mut senders) = evented(2, 1).await;
+    node.runtime.list_takes.send_replace(ms(2_000));
+    senders[0].try_send(Ok(RuntimeHint::Lost)).unwrap();
+    sleep(ms(500)).await;
+    node.runtime.list_takes.send_replace(ms(1));
+    node.runtime.world().lists_fail = true;
+    senders[0].try_send(Ok(RuntimeHint::Pod(PodUid::from("p000")))).unwrap();
+    sleep(ms(100)).await;
+    node.runtime.world().lists_fail = false;
+    sleep(ms(3_000)).await;
+    // The one for the hint, and the one after it.
+    assert_eq!(node.relists(), 4);
+    assert_eq!(node.relists_in(60).await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_runtime_that_stops_answering_is_unhealthy_three_minutes_after_its_events_broke_off() {
     let (node, mut senders) = evented(1, 1).await;
