@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
 
 use crate::error::error_chain;
-use crate::ids::PodUid;
+use crate::ids::{PodKey, PodUid};
 use crate::observation::PodObservation;
 use crate::runtime::{RuntimeError, SandboxState};
 
@@ -144,13 +144,22 @@ impl CacheWriter {
 
     /// A look begun `at` saw a change of this pod, which is being looked into: until [`CacheWriter::put`] brings a look
     /// begun then or later, [`CacheWriter::looked_at_all`] does not make the pod's entry fresh.
-    pub fn stale(&self, uid: &PodUid, at: Seq) {
+    ///
+    /// `key` is what the look says about the pod's name. It is kept as long as nothing else is known of the pod.
+    pub fn stale(&self, uid: &PodUid, at: Seq, key: Option<&PodKey>) {
         let mut state = lock(&self.state);
         let entry = state.entries.entry(uid.clone()).or_insert_with(|| Entry {
             at: Seq(0),
             stale: None,
             seen: Ok(Arc::new(PodObservation::absent(uid.clone()))),
         });
+        if let Some(key) = key
+            && entry.seen.as_ref().is_ok_and(|seen| seen.key.is_none())
+        {
+            let mut named = PodObservation::absent(uid.clone());
+            named.key = Some(key.clone());
+            entry.seen = Ok(Arc::new(named));
+        }
         // The newest look counts: what an older one brings still lacks the newer change.
         entry.stale = entry.stale.max(Some(at));
     }
@@ -308,6 +317,13 @@ impl PodStatusCache {
             .filter(|seen| !seen.is_absent())
     }
 
+    /// How a pod is called of which something is there, or was when it was last seen. Known as soon as a look has found
+    /// it, where the runtime's list tells names.
+    pub(crate) fn key(&self, uid: &PodUid) -> Option<PodKey> {
+        let state = lock(&self.state);
+        state.entries.get(uid)?.seen.as_ref().ok()?.key.clone()
+    }
+
     /// The UIDs of all pods of which something is there, sorted. A pod that a look has found and that is still to be
     /// inspected, or cannot be, counts as there: what runs must never be taken for gone.
     #[must_use]
@@ -338,7 +354,11 @@ impl PodStatusCache {
         let state = lock(&self.state);
         let mut names = BTreeSet::new();
         for entry in state.entries.values() {
-            for container in &entry.seen.as_ref().ok()?.containers {
+            let seen = entry.seen.as_ref().ok()?;
+            if entry.stale.is_some() && seen.is_absent() {
+                return None;
+            }
+            for container in &seen.containers {
                 for name in [&container.image, &container.image_ref] {
                     if !names.contains(name) {
                         names.insert(name.clone());

@@ -70,6 +70,10 @@ pub(crate) struct SandboxItem {
 #[derive(Clone, PartialEq, Message)]
 #[prost(prost_path = "kubelet_proto::prost")]
 pub(crate) struct SandboxName {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "3")]
+    pub(crate) namespace: String,
     #[prost(uint32, tag = "4")]
     pub(crate) attempt: u32,
 }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use kubelet_core::{
     CgroupDriver, ContainerId, ContainerRecord, ContainerRuntime, ContainerStatus, CreateContainer, ExecOutput,
-    ExecRequest, LinuxResources, PodUid, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
-    RuntimeParts, SandboxConfig, SandboxId, SandboxRecord, SandboxStatus, Scope, Target, label,
+    ExecRequest, LinuxResources, PodKey, PodUid, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint,
+    RuntimeInfo, RuntimeParts, SandboxConfig, SandboxId, SandboxRecord, SandboxStatus, Scope, Target, label,
 };
 use kubelet_proto::cri::v1;
 use kubelet_proto::tonic::transport::Channel;
@@ -204,15 +204,16 @@ impl ContainerRuntime for CriRuntime {
         let list = self.client.list::<_, SandboxList>(op, request).await?;
         let ours = list.into_iter().filter_map(|item| {
             let uid = item.mark.pod_uid?;
-            let attempt = item.metadata.map_or(0, |metadata| metadata.attempt);
+            let name = item.metadata.unwrap_or_default();
             let created_at = timestamp(item.created_at).unwrap_or_default();
-            Some(SandboxRecord::new(
+            let record = SandboxRecord::new(
                 SandboxId::from(item.id),
                 PodUid::from(uid),
-                attempt,
+                name.attempt,
                 sandbox_state(item.state),
                 created_at,
-            ))
+            );
+            Some(record.with_key(PodKey::new(name.namespace, name.name)))
         });
         Ok(ours.collect())
     }

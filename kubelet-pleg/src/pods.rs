@@ -224,7 +224,8 @@ impl<'a> Pods<'a> {
         if !forced && !self.waiting.contains_key(uid) && !record.shows(fingerprint) {
             self.changed.push(uid.clone());
         }
-        self.cache.stale(uid, at);
+        let key = sandboxes.iter().find_map(|sandbox| sandbox.key.as_ref());
+        self.cache.stale(uid, at, key);
         let mut found = Found {
             at,
             sandboxes: sandboxes.iter().map(|sandbox| sandbox.id.clone()).collect(),

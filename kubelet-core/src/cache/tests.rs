@@ -3,7 +3,7 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 
 use super::{CacheError, pod_status_cache, relist_requests};
-use crate::ids::{ContainerId, PodUid, SandboxId};
+use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
 use crate::observation::{ObservedContainer, ObservedSandbox, PodObservation};
 use crate::runtime::{ContainerState, RuntimeError};
 
@@ -60,7 +60,7 @@ async fn a_pod_still_being_inspected_is_not_made_fresh_by_the_list() {
     writer.looked_at_all(first);
     let mark = cache.mark();
     let second = writer.begin();
-    writer.stale(&uid, second);
+    writer.stale(&uid, second, None);
     writer.looked_at_all(second);
     assert!(waits(cache.since(&uid, mark)).await.is_err());
     writer.put(&uid, second, Ok(running(&uid, "new")));
@@ -112,11 +112,11 @@ async fn a_second_change_stays_stale_when_the_first_is_brought() {
     let (writer, cache) = pod_status_cache();
     let uid = PodUid::from("u");
     let first = writer.begin();
-    writer.stale(&uid, first);
+    writer.stale(&uid, first, None);
     writer.looked_at_all(first);
     let mark = cache.mark();
     let second = writer.begin();
-    writer.stale(&uid, second);
+    writer.stale(&uid, second, None);
     writer.looked_at_all(second);
     writer.put(&uid, first, Ok(running(&uid, "old")));
     assert!(waits(cache.since(&uid, mark)).await.is_err());
@@ -135,7 +135,7 @@ async fn a_look_at_one_pod_that_finds_it_unchanged_makes_it_fresh() {
     writer.looked_at_all(first);
     let mark = cache.mark();
     let second = writer.begin();
-    writer.stale(&changing, second);
+    writer.stale(&changing, second, None);
     for uid in [&here, &gone, &changing] {
         writer.unchanged(uid, second);
     }
@@ -152,11 +152,13 @@ fn a_pod_that_is_still_to_be_inspected_counts_as_present() {
     let (writer, cache) = pod_status_cache();
     let (listed, failed) = (PodUid::from("listed"), PodUid::from("failed"));
     let at = writer.begin();
-    writer.stale(&listed, at);
+    writer.stale(&listed, at, Some(&PodKey::new("default", "web")));
     writer.put(&failed, at, Err(RuntimeError::unavailable("sandbox_status", "slow")));
     writer.looked_at_all(at);
     assert_eq!(cache.present(), [failed, listed.clone()]);
     assert!(cache.current(&listed).is_none());
+    assert_eq!(cache.key(&listed), Some(PodKey::new("default", "web")));
+    assert!(cache.images_in_use().is_none(), "what they use is not known");
 }
 
 #[test]

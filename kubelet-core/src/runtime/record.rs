@@ -2,7 +2,7 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-use crate::ids::{ContainerId, PodUid, SandboxId};
+use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
 
 /// The state of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +36,9 @@ pub struct SandboxRecord {
     pub id: SandboxId,
     /// The pod that it belongs to, from the label [`label::POD_UID`](crate::label::POD_UID).
     pub pod_uid: PodUid,
+    /// That pod's namespace and name, where the list tells them. No static pod starts beside another one of its name; of
+    /// one that cannot be inspected, nothing but this says how it is called.
+    pub key: Option<PodKey>,
     /// How many sandboxes of the pod came before it.
     pub attempt: u32,
     /// Its state.
@@ -45,16 +48,24 @@ pub struct SandboxRecord {
 }
 
 impl SandboxRecord {
-    /// A record of a sandbox.
+    /// A record of a sandbox, without its pod's [key](Self::key).
     #[must_use]
     pub fn new(id: SandboxId, pod_uid: PodUid, attempt: u32, state: SandboxState, created_at: Timestamp) -> Self {
         Self {
             id,
             pod_uid,
+            key: None,
             attempt,
             state,
             created_at,
         }
+    }
+
+    /// The same, of a pod of this namespace and name.
+    #[must_use]
+    pub fn with_key(mut self, key: PodKey) -> Self {
+        self.key = Some(key);
+        self
     }
 }
 

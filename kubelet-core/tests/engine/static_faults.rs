@@ -9,7 +9,7 @@ use kubelet_core::{
     ChannelHandle, ChannelSource, ContainerRuntime, ContainerState, CreateContainer, PodUid, SourceKind, StateDir,
     label,
 };
-use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+use kubelet_testing::{Action, FakeRuntime, FaultKind, Op, PodBuilder, Script};
 use tokio::time::{Instant, sleep};
 
 use super::harness::Node;
@@ -147,4 +147,61 @@ async fn a_static_pod_waits_for_all_that_is_left_of_its_name() {
         assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
         node.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_waits_for_one_of_its_name_that_cannot_be_inspected() {
+    let runtime = fake();
+    let (node, files) = with_static(&runtime, StateDir::in_memory());
+    files.set(vec![web("s1", "app:1")]).await.unwrap();
+    node.until("runs", |_| running_images(&runtime) == ["app:1"]).await;
+    node.kill().await;
+    let fault = Action::Fault(FaultKind::Unavailable);
+    runtime.script(Script::next(Op::SandboxStatus, fault).times(100).of_pod("s1".into()));
+    let (node, files) = with_static(&runtime, StateDir::in_memory());
+    node.pods
+        .set(vec![
+            PodBuilder::new("other").container("app", |c| c.image("app:9")).build(),
+        ])
+        .await
+        .unwrap();
+    files.set(vec![web("s2", "app:2")]).await.unwrap();
+    node.until("the new one alone", |_| {
+        let mut images = running_images(&runtime);
+        images.retain(|image| image != "app:9");
+        assert!(images.len() < 2, "{images:?}");
+        images == ["app:2"]
+    })
+    .await;
+    node.running("web-node-1").await;
+    // Nobody else was held up.
+    node.running("other").await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_starts_where_the_one_of_its_name_vanished_before_its_source_spoke() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let (node, files) = with_static(&runtime, state.clone());
+    files.set(vec![web("s1", "app:1")]).await.unwrap();
+    node.until("runs", |_| running_images(&runtime) == ["app:1"]).await;
+    node.kill().await;
+    let (node, files) = with_static(&runtime, state);
+    node.pods
+        .set(vec![
+            PodBuilder::new("other").container("app", |c| c.image("app:9")).build(),
+        ])
+        .await
+        .unwrap();
+    node.running("other").await;
+    let old = runtime
+        .sandboxes()
+        .into_iter()
+        .find(|sandbox| sandbox.pod_uid.as_str() == "s1");
+    runtime.vanish_sandbox(&old.unwrap().id);
+    sleep(Duration::from_secs(5)).await;
+    files.set(vec![web("s2", "app:2")]).await.unwrap();
+    node.running("web-node-1").await;
+    node.stop().await;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kubelet_core::{ContainerId, PodUid, RuntimeError, SandboxId, SandboxRecord, SandboxState, Scope};
+use kubelet_core::{ContainerId, PodKey, PodUid, RuntimeError, SandboxId, SandboxRecord, SandboxState, Scope};
 
 use crate::record::SandboxFile;
 use crate::runtime::container::{Container, Phase};
@@ -35,6 +35,7 @@ impl Sandbox {
             self.state(),
             self.file.created_at,
         )
+        .with_key(PodKey::new(&*self.file.namespace, &*self.file.name))
     }
 }
 

@@ -50,13 +50,9 @@ impl State {
         let record = |n: &u64| {
             let sandbox = self.world.sandboxes.get(n).filter(|s| s.marked)?;
             let (id, uid) = (sandbox.id.clone(), sandbox.config.pod_uid.clone());
-            Some(SandboxRecord::new(
-                id,
-                uid,
-                sandbox.config.attempt,
-                sandbox.state,
-                sandbox.created,
-            ))
+            let (attempt, state) = (sandbox.config.attempt, sandbox.state);
+            let record = SandboxRecord::new(id, uid, attempt, state, sandbox.created);
+            Some(record.with_key(sandbox.config.key.clone()))
         };
         match of {
             Scope::All => self.world.sandboxes.keys().filter_map(record).collect(),

@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use kubelet_pleg::{EventedPleg, GenericPleg};
-use kubelet_testing::{FaultKind, Invariant, Simulation, SimulationReport, SimulationSettings};
+use kubelet_testing::{FaultKind, Simulation, SimulationReport, SimulationSettings};
 
 /// How many seeds are run where nothing else is said.
 const SEEDS: u64 = 504;
-/// Seeds that show a fault of the engine which is known and not mended yet: see "What is not there yet" in `ARCHITECTURE.md`.
-const KNOWN_FAULTS: [(u64, Invariant); 2] = [(215, Invariant::Wish), (485, Invariant::Twice)];
 /// In how many tests the seeds are run, so that they use all cores.
 const BLOCKS: u64 = 8;
 /// From how many seeds on everything must have happened among them.
@@ -95,17 +93,6 @@ fn block(number_of_block: u64) {
     for seed in (number_of_block..seeds).step_by(BLOCKS as usize) {
         let report = simulate(seed, 60);
         assert!(report.pods >= 30);
-        if let Some((_, invariant)) = KNOWN_FAULTS.iter().find(|(known, _)| *known == seed) {
-            let is_the_same = report
-                .violations
-                .iter()
-                .all(|violation| violation.invariant == *invariant);
-            assert!(is_the_same, "not the known fault: {report}");
-            if report.violations.is_empty() {
-                println!("seed {seed} shows no fault any more: it is known no longer");
-            }
-            continue;
-        }
         if report.violations.is_empty() {
             assert!(report.steps >= 200 && report.simulated.as_secs() >= 30 * 60, "{report}");
             totals.add(&report);

@@ -119,17 +119,20 @@ impl SyncLoop {
         let is_managed = source
             .as_ref()
             .is_some_and(|source| self.kinds.get(source) == Some(&SourceKind::Managed));
-        let name = seen
-            .and_then(|seen| seen.key.clone())
-            .filter(|_| !is_managed && known.is_none_or(|known| known.name.is_none()))
-            .and_then(|key| self.hold_for_leftover(key.full_name()));
-        let leftover = self.leftovers.entry(uid.clone()).or_insert(Leftover {
-            source: None,
-            name: None,
+        let name = match known.and_then(|known| known.name.clone()) {
+            _ if is_managed => None,
+            Some(held) => Some(held),
+            None => {
+                let key = self.shared.cache.key(uid);
+                key.and_then(|key| self.hold_for_leftover(key.full_name()))
+            }
+        };
+        let leftover = Leftover {
+            source,
+            name,
             working: false,
-        });
-        leftover.source = source;
-        leftover.name = leftover.name.take().or(name);
+        };
+        self.leftovers.insert(uid.clone(), leftover);
     }
 
     /// Holds a name for a leftover, together with what else is left of that name: an agent that did not keep two of one
@@ -231,15 +234,17 @@ impl SyncLoop {
         if !spoken {
             return;
         }
-        // What was not looked at yet comes here again once it was: it tells the time that it gets.
-        let Some(seen) = self.shared.cache.current(uid) else {
+        let seen = self.shared.cache.current(uid);
+        // What was not inspected yet comes here again once it was: it tells the time that it gets. What is gone by itself
+        // is only cleared up after.
+        if seen.is_none() && self.shared.cache.is_present(uid) {
             return;
-        };
+        }
         leftover.working = true;
         let name = leftover.name.take();
         tracing::info!(pod_uid = %uid, "ending a pod that nobody wishes for");
         // It gets the time that it would have got had the agent been there when it went.
-        let grace = seen.termination_grace.unwrap_or(ORPHAN_GRACE);
+        let grace = seen.and_then(|seen| seen.termination_grace).unwrap_or(ORPHAN_GRACE);
         self.spawn(uid, PodWish::end_orphan(grace), name);
     }
 }
