@@ -36,7 +36,7 @@ struct State {
     active: Arc<ActivePods>,
     node: Arc<NodeView>,
     rejections: Rejections,
-    /// Pods that are being ended: what they hold is about to be free.
+    /// Pods that are being ended, or may have ended: what they hold is about to be free.
     leaving: BTreeSet<PodUid>,
 }
 
@@ -107,12 +107,17 @@ impl Ledger {
         state.active.get(uid).is_some() && Arc::make_mut(&mut state.active).remove(uid).is_some()
     }
 
-    /// Says that a pod is being ended: whoever does not fit only because of it is told to wait.
+    /// Says that a pod is being ended, or may have ended already: whoever does not fit only because of it is told to wait.
     pub fn mark_leaving(&self, uid: &PodUid) {
         let mut state = self.lock();
         if state.active.get(uid).is_some() {
             state.leaving.insert(uid.clone());
         }
+    }
+
+    /// Takes [`mark_leaving`](Self::mark_leaving) back: it is not being ended after all.
+    pub fn mark_staying(&self, uid: &PodUid) {
+        self.lock().leaving.remove(uid);
     }
 
     /// Takes a newer record of an admitted pod. What the pod holds stays as admitted, until a

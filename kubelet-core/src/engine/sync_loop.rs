@@ -3,12 +3,13 @@
 mod dispatch;
 mod leftovers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::stream::{BoxStream, SelectAll};
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered, SelectAll};
 use k8s_openapi::api::core::v1::PodStatus;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -103,6 +104,9 @@ pub(crate) struct SyncLoop {
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
     looked: bool,
+    /// What is there and could not be inspected yet, and the waits for that.
+    unseen: BTreeSet<PodUid>,
+    late_looks: FuturesUnordered<BoxFuture<'static, PodUid>>,
 }
 
 /// What feeds the loop.
@@ -119,21 +123,39 @@ impl std::fmt::Debug for Feeds {
     }
 }
 
-/// How long the start waits for pods that cannot be inspected; they are taken for leftovers of an unknown source then.
-const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the start waits for the inspection of what is there, so that all is decided on at once, in order. Whoever
+/// takes longer is waited for by itself.
+const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Waits until everything has been looked at once, each pod included.
-async fn first_look(shared: &Shared) {
+/// How long a pod that takes longer may keep others waiting that only it leaves no room for.
+const LATE_LOOK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Waits until everything has been listed once, and a little for what is there to be inspected. Gives what was not.
+async fn first_look(shared: &Shared) -> BTreeSet<PodUid> {
     shared.cache.first_look().await;
-    let inspected = async {
-        for uid in shared.cache.present() {
+    let mut unseen: BTreeSet<PodUid> = shared.cache.present().into_iter().collect();
+    let look = |uid: PodUid| async move {
+        let seen = shared.cache.since(&uid, Seq::default()).await;
+        (uid, seen.is_ok())
+    };
+    let mut looks: FuturesUnordered<_> = unseen.iter().cloned().map(look).collect();
+    let all_seen = async {
+        while let Some((uid, is_seen)) = looks.next().await {
             // A pod that cannot be looked at keeps nobody waiting.
-            let _ = shared.cache.since(&uid, Seq::default()).await;
+            if is_seen {
+                unseen.remove(&uid);
+            }
         }
     };
-    if tokio::time::timeout(FIRST_LOOK_PATIENCE, inspected).await.is_err() {
-        tracing::warn!("not every pod of an earlier life could be inspected");
+    let waited = tokio::time::timeout(FIRST_LOOK_PATIENCE, all_seen).await;
+    drop(looks);
+    if waited.is_err() {
+        tracing::warn!(
+            pods = unseen.len(),
+            "not every pod of an earlier life could be inspected yet"
+        );
     }
+    unseen
 }
 
 impl SyncLoop {
@@ -160,6 +182,8 @@ impl SyncLoop {
             sources_ready,
             stop,
             looked: false,
+            unseen: BTreeSet::new(),
+            late_looks: FuturesUnordered::new(),
         }
     }
 
@@ -180,7 +204,8 @@ impl SyncLoop {
                     Err(error) => self.worker_panicked(&error),
                 },
                 Some(Ok(done)) = self.chores.join_next() => self.chore_done(done),
-                () = &mut first_look, if !self.looked => self.first_look(),
+                unseen = &mut first_look, if !self.looked => self.first_look(unseen),
+                Some(uid) = self.late_looks.next() => self.looked_into(&uid),
                 Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
                     self.source_says(&source, item).await;
                 }

@@ -255,6 +255,11 @@ impl Worker {
             // Orphans are made with a termination.
             return Turn::End;
         };
+        let cache = &self.shared.cache;
+        // It may run: nothing is told of it before it is known how it is.
+        if cache.is_present(&self.uid) && cache.current(&self.uid).is_none() && self.observe().await.is_none() {
+            return AGAIN;
+        }
         if let Standing::NotYet { reason, message } = &wish.standing {
             let runs = self
                 .shared

@@ -13,7 +13,7 @@ use kubelet_core::{
     PodUid, SandboxConfig, SourceKind, StateDir, label,
 };
 use kubelet_testing::{Action, FakeRuntime, Op, PodBuilder, Script};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::harness::{Node, node_with_static_pods};
 use super::life::fake;
@@ -189,6 +189,104 @@ async fn two_leftovers_of_one_static_name_both_end_before_a_third_pod_of_that_na
         // What ran goes on.
         assert_eq!(runtime.count(Op::CreateContainer), if wished == "s3" { 3 } else { 2 });
         assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_first_look_hangs_holds_up_no_other() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start(&runtime, state.clone());
+    let uids = ["u0", "u1", "u2"];
+    node.pods.set(uids.map(pod).to_vec()).await.unwrap();
+    for uid in uids {
+        node.running(&format!("pod-{uid}")).await;
+    }
+    node.kill().await;
+    let of_u0 = runtime.sandboxes().into_iter().find(|s| s.pod_uid.as_str() == "u0");
+    runtime.kill_container(&of_u0.unwrap().containers.unwrap()[0].id, 1);
+    runtime.script(Script::next(Op::SandboxStatus, Action::Hang).of_pod("u1".into()));
+    let begun = Instant::now();
+    let node = Node::start(&runtime, state);
+    node.pods.set(["u0", "u1", "u2", "u3"].map(pod).to_vec()).await.unwrap();
+    node.until("the one that ended runs again", |node| {
+        node.restarts("pod-u0", "app") == Some(1) && node.phase("pod-u0").as_deref() == Some("Running")
+    })
+    .await;
+    for uid in ["u2", "u3"] {
+        node.running(&format!("pod-{uid}")).await;
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Nobody knows how it is.
+    assert!(node.named("pod-u1").is_none());
+    node.running("pod-u1").await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(node.restarts("pod-u1", "app"), Some(0));
+    assert_eq!(runtime.count(Op::StopContainer), 0);
+    assert!(runtime.violations().is_empty(), "{:?}", runtime.violations());
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_whose_old_version_is_inspected_late_waits_alone() {
+    let named = |name: &str, uid: &str| PodBuilder::new(name).uid(uid).container("app", |c| c).build();
+    let runtime = fake();
+    let (node, files) = node_with_static_pods(&runtime).await;
+    files.set(vec![named("web", "s1"), named("dns", "d1")]).await.unwrap();
+    node.until("both run", |_| runs(&runtime).len() == 2).await;
+    node.kill().await;
+    runtime.script(Script::next(Op::SandboxStatus, Action::Delay(Duration::from_secs(20))).of_pod("s1".into()));
+    let begun = Instant::now();
+    let (node, files) = node_with_static_pods(&runtime).await;
+    files
+        .set(vec![named("web", "s2"), named("dns", "d1"), named("more", "m1")])
+        .await
+        .unwrap();
+    node.running("dns-node-1").await;
+    node.running("more-node-1").await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    node.until("the new one instead of the old one", |_| {
+        let runs = runs(&runtime);
+        let has = |uid: &str| runs.iter().any(|one| one == uid);
+        assert!(!(has("s1") && (has("s2"))), "{runs:?}");
+        has("s2") && has("m1") && has("d1")
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    assert_eq!(runtime.count(Op::CreateContainer), 4);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_the_room_of_a_pod_that_may_have_ended() {
+    for has_ended in [true, false] {
+        let runtime = fake();
+        let state = StateDir::in_memory();
+        let node = Node::start(&runtime, state.clone());
+        let big = |uid: &str| {
+            PodBuilder::new(uid)
+                .uid(uid)
+                .restart_policy("OnFailure")
+                .container("app", |c| c.request("cpu", "60"))
+                .build()
+        };
+        node.pods.set(vec![big("old")]).await.unwrap();
+        node.running("old").await;
+        node.kill().await;
+        if has_ended {
+            runtime.kill_container(&runtime.containers()[0].id, 0);
+        }
+        runtime.script(Script::next(Op::SandboxStatus, Action::Delay(Duration::from_secs(15))).of_pod("old".into()));
+        let node = Node::start(&runtime, state);
+        node.pods.set(vec![big("old"), big("new")]).await.unwrap();
+        node.until("waits", |node| node.phase("new").as_deref() == Some("Pending"))
+            .await;
+        let ends_as = if has_ended { "Running" } else { "Failed" };
+        node.until("decided", |node| node.phase("new").as_deref() == Some(ends_as))
+            .await;
+        let old = if has_ended { "Succeeded" } else { "Running" };
+        assert_eq!(node.phase("old").as_deref(), Some(old));
         node.stop().await;
     }
 }

@@ -61,8 +61,8 @@ pub(crate) struct Instance {
     pub(crate) late: bool,
     pub(crate) ended: Option<(Instant, i32, By)>,
     pub(crate) gone: Option<(Instant, By)>,
-    /// When the node first asked for its end.
-    pub(crate) asked: Option<Instant>,
+    /// When the node asked for its end. One life of an agent may ask in vain, and a later one ask anew.
+    pub(crate) asks: Vec<Instant>,
 }
 
 impl Instance {
@@ -157,7 +157,7 @@ impl Checker {
                 let ends = *op == Op::StopContainer
                     || (*op == Op::Exec && subject.command.first().is_some_and(|word| word == PRE_STOP));
                 if let Some(instance) = container.filter(|_| ends).and_then(|n| self.instances.get_mut(&n)) {
-                    instance.asked.get_or_insert(at);
+                    instance.asks.push(at);
                 }
                 if matches!(op, Op::RunSandbox | Op::CreateContainer) {
                     self.check_wanted(at, *op, subject.pod.as_ref());
@@ -193,7 +193,7 @@ impl Checker {
                     late: false,
                     ended: None,
                     gone: None,
-                    asked: None,
+                    asks: Vec::new(),
                 };
                 self.check_attempt(at, &instance);
                 self.by_pod.entry(pod.clone()).or_default().push(*container);

@@ -1,5 +1,6 @@
 //! What each change of a source's pods means for wishes and workers.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,8 +43,11 @@ impl SyncLoop {
     }
 
     /// Everything has been looked at: what the sources said so far is dispatched, and what nobody wants is ended.
-    pub(super) fn first_look(&mut self) {
+    /// What could not be inspected yet is waited for by its own worker only.
+    pub(super) fn first_look(&mut self, unseen: BTreeSet<PodUid>) {
         self.looked = true;
+        self.unseen = unseen;
+        self.wait_for_unseen();
         for uid in self.shared.cache.present() {
             self.note_leftover(&uid);
         }
@@ -119,6 +123,10 @@ impl SyncLoop {
                 }
                 Admission::Reject { reason, message } => wish.end(self.rejection(&pod, &reason, message)),
             }
+            if self.unseen.contains(&uid) {
+                // It may have ended while the agent was down: nobody is refused for good because of it.
+                self.shared.ledger.mark_leaving(&uid);
+            }
         }
         self.entries.insert(
             uid.clone(),
@@ -135,7 +143,11 @@ impl SyncLoop {
 
     /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
     fn operation(&self, uid: &PodUid) -> Operation {
-        if self.shared.cache.current(uid).is_some_and(|seen| seen.may_run()) {
+        let cache = &self.shared.cache;
+        if cache
+            .current(uid)
+            .map_or_else(|| cache.is_present(uid), |seen| seen.may_run())
+        {
             Operation::Restored
         } else {
             Operation::New
@@ -152,7 +164,7 @@ impl SyncLoop {
         ended.then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace))
     }
 
-    fn ended_before(&self, pod: &PodRecord) -> bool {
+    pub(super) fn ended_before(&self, pod: &PodRecord) -> bool {
         let restored = self.restored.get(pod.uid());
         if restored.is_some_and(|status| pod_is_terminal(status)) {
             return true;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Weak};
 
 use tracing::Instrument;
 
-use super::{Chore, Leftover, SyncLoop};
+use super::{Chore, LATE_LOOK_PATIENCE, Leftover, SyncLoop};
+use crate::cache::{CacheError, Seq};
 use crate::engine::names::NameGuard;
 use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
@@ -133,6 +134,34 @@ impl SyncLoop {
             working: false,
         };
         self.leftovers.insert(uid.clone(), leftover);
+    }
+
+    /// Waits for the inspection of what could not be inspected at first, for a time.
+    pub(super) fn wait_for_unseen(&self) {
+        for uid in self.unseen.iter().cloned() {
+            let cache = self.shared.cache.clone();
+            self.late_looks.push(Box::pin(async move {
+                let inspected = async {
+                    // A look that fails is repeated by the relister.
+                    while let Err(CacheError::CannotLook { .. }) = cache.since(&uid, Seq::default()).await {}
+                };
+                let _ = tokio::time::timeout(LATE_LOOK_PATIENCE, inspected).await;
+                uid
+            }));
+        }
+    }
+
+    /// Something of an earlier life has been inspected at last, or is not waited for any longer.
+    pub(super) fn looked_into(&mut self, uid: &PodUid) {
+        self.unseen.remove(uid);
+        let Some(entry) = self.entries.get(uid) else { return };
+        let (pod, link) = (entry.pod.clone(), self.shared.workers().get(uid).cloned());
+        let is_ending = link.is_some_and(|link| link.wish.borrow().terminate.is_some());
+        // What has ended is dealt with by its worker, which frees what it holds.
+        if !is_ending && !self.ended_before(&pod) {
+            self.shared.ledger.mark_staying(uid);
+            self.ask_again();
+        }
     }
 
     /// Holds a name for a leftover, together with what else is left of that name: an agent that did not keep two of one

@@ -47,7 +47,7 @@ impl Checker {
 
     /// When the stop began that this container is a part of.
     fn touched(&self, instance: &Instance, at: Instant) -> Instant {
-        let own = instance.asked.unwrap_or(at);
+        let own = instance.asks.first().copied().unwrap_or(at);
         let is_sidecar = self
             .books
             .get(&instance.pod)
@@ -59,7 +59,7 @@ impl Checker {
         let others = self.of_pod(&instance.pod);
         others
             .filter(|(_, other)| other.sandbox == instance.sandbox)
-            .filter_map(|(_, other)| other.asked)
+            .flat_map(|(_, other)| other.asks.iter().copied())
             .filter(|asked| instance.started.is_some_and(|started| *asked >= started))
             .min()
             .map_or(own, |first| first.min(own))
