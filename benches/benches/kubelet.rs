@@ -1,6 +1,6 @@
 //! Prints what a kubelet costs: `cargo bench -p kubelet-benches`, or `… -- memory relist` for some rows only.
 
-use kubelet_benches::{Sizes, resident_after, run, serve_cri};
+use kubelet_benches::{Sizes, resident_after, run};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -8,12 +8,6 @@ fn main() {
         && flag == "--resident"
     {
         println!("{}", resident_after(weight, count.parse().expect("a number of pods")));
-        return;
-    }
-    if let [flag, socket] = words.as_slice()
-        && flag == "--serve-cri"
-    {
-        serve_cri(socket);
         return;
     }
     // Test runners ask every program for its tests; this one has none.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use kubelet_core::{
     CancellationToken, Clock, Containers, DirectoryObjects, DockerConfigFiles, ExecCredentialProviders, FileSource,
-    Kubelet, KubeletHandle, NodeFit, OnStop, RuntimeParts, Settings, StatusChange, StopReport, SystemClock,
+    Kubelet, KubeletHandle, NodeFit, NodeSettings, OnStop, RuntimeParts, Settings, StatusChange, StopReport,
+    SystemClock,
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::EventedPleg;
@@ -130,6 +131,8 @@ async fn build(
         0 => usize::MAX,
         bound => bound,
     };
+    let mut node = NodeSettings::default();
+    node.max_pods = args.max_pods;
     let mut on_stop = OnStop::LeavePods;
     if args.stop_pods {
         on_stop = OnStop::StopPods;
@@ -139,6 +142,7 @@ async fn build(
     let mut builder = Kubelet::builder(node_name, Containers::new(runtime, EventedPleg::default()))
         .source(FileSource::new(&folders.manifests).period(args.period))
         .fit(fit)
+        .node(node)
         .root_dir(&folders.root)
         .pod_logs_dir(folders.logs())
         .events(lines)

@@ -64,6 +64,10 @@ pub(crate) struct Args {
     #[arg(long, default_value = "1")]
     pub(crate) max_parallel_image_pulls: usize,
 
+    /// How many pods run on this node at most.
+    #[arg(long, default_value = "110")]
+    pub(crate) max_pods: u32,
+
     /// End the pods together with the agent.
     #[arg(long)]
     pub(crate) stop_pods: bool,

@@ -6,8 +6,9 @@ mod tests;
 #[cfg_attr(not(target_os = "linux"), path = "file/unwatched.rs")]
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -15,14 +16,14 @@ use futures::stream::{self, BoxStream};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::scan::{Files, Hold, Look, Request};
+use self::scan::{Extent, Files, Found, Ground, Hold, Look, News, Request};
 use self::watch::{Change, Watch};
-use super::{PodSource, SourceContext, SourceError, SourceItem, SourceKind};
+use super::{Origin, PodSource, Removed, SourceContext, SourceError, SourceItem, SourceKind};
 use crate::error::error_chain;
 use crate::ids::SourceName;
 
-/// From a file that is complete to the look at it: the end of a burst.
-const SETTLE: Duration = Duration::from_millis(10);
+/// From a look that has to be repeated to the next.
+const REPEAT: Duration = Duration::from_millis(10);
 
 /// How long a file that went away is still taken for there: editors move the old one away before they write the new.
 const AWAY: Duration = Duration::from_millis(200);
@@ -48,7 +49,8 @@ const MISSING: Duration = Duration::from_secs(1);
 /// - A missing path is [`SourceItem::Trouble`], and is looked for every second.
 /// - Where nothing can be watched, a warning says so and the periodic reads go on.
 ///
-/// Each item is a whole [`SourceItem::Snapshot`], and there is none without a change.
+/// The first item is a [`SourceItem::Snapshot`], and so is the one that ends a trouble; else it says what became of each file
+/// that changed. There is none without a change. No pod is kept here beside those that are handed out.
 ///
 /// Source: kubelet 1.36, `config/file.go` and `file_linux.go`, which take a missing path for "no pods" and drop the pod
 /// of a bad file.
@@ -104,7 +106,9 @@ impl PodSource for FileSource {
             watch: None,
             warned: false,
             files: Files::new(),
-            told: None,
+            ground: Ground::Other,
+            waiting: VecDeque::new(),
+            told: false,
             trouble: None,
             due: now,
             not_before: now,
@@ -122,9 +126,14 @@ struct Follower {
     watch: Option<Watch>,
     /// Whether it was said that nothing can be watched.
     warned: bool,
+    /// What was told of.
     files: Files,
-    /// What the last snapshot held.
-    told: Option<Files>,
+    /// What lay at the path when all of it was last looked at, if only files have changed there since.
+    ground: Ground,
+    /// Items that are ready.
+    waiting: VecDeque<SourceItem>,
+    /// Whether a snapshot was told since the last trouble.
+    told: bool,
     /// The last trouble, so that it is not told again and again.
     trouble: Option<String>,
     due: Instant,
@@ -140,10 +149,11 @@ struct Follower {
 impl Follower {
     async fn next(mut self) -> Option<(SourceItem, Self)> {
         loop {
-            self.wait().await?;
-            if let Some(item) = self.look().await {
+            if let Some(item) = self.waiting.pop_front() {
                 return Some((item, self));
             }
+            self.wait().await?;
+            self.look().await;
         }
     }
 
@@ -164,6 +174,7 @@ impl Follower {
                     Err(error) => {
                         tracing::warn!(error = &error as &dyn std::error::Error, "manifest watch broke off");
                         self.watch = None;
+                        self.ground = Ground::Other;
                         self.due = Instant::now();
                     }
                 },
@@ -191,10 +202,10 @@ impl Follower {
                 self.hold(path, Hold::Away, now + AWAY);
                 return;
             }
-            Change::Other => {}
+            Change::Other => self.ground = Ground::Other,
             Change::Lost => self.next_full = now,
         }
-        self.due = self.due.min(self.not_before.max(now + SETTLE));
+        self.due = self.due.min(self.not_before.max(now));
     }
 
     /// Leaves a file alone for now; a look follows then at the latest.
@@ -204,16 +215,34 @@ impl Follower {
         self.due = self.due.min(until);
     }
 
-    async fn look(&mut self) -> Option<SourceItem> {
+    async fn look(&mut self) {
         let begun = Instant::now();
         let full = begun >= self.next_full;
-        self.held.retain(|_, (_, until)| *until > begun);
+        // What may have waited for its end of being held is looked at now.
+        let (held, released) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|(_, (_, until))| *until > begun);
+        self.held = held;
+        self.touched.extend(BTreeMap::into_keys(released));
+        let afresh = !self.told;
+        // What is told of as a whole has to be readable as a whole.
+        let unreadable = self.held.iter().filter(|(path, _)| self.files.contains_key(*path));
+        if afresh && let Some((_, (_, until))) = unreadable.min_by_key(|(_, (_, until))| *until) {
+            self.due = *until;
+            return;
+        }
         if self.source.watch && self.watch.is_none() && full {
             self.open_watch();
         }
+        let extent = match self.ground {
+            _ if full => Extent::Full,
+            Ground::Plain if self.watch.is_some() && !afresh => Extent::Touched,
+            _ => Extent::Marks,
+        };
         let request = Request {
             path: self.source.path.clone(),
-            full,
+            extent,
+            afresh,
             before: self.files.clone(),
             touched: std::mem::take(&mut self.touched),
             held: self
@@ -233,9 +262,10 @@ impl Follower {
         else {
             // The runtime is going down, or we have a bug; the watches went with the look.
             self.watch = None;
+            self.ground = Ground::Other;
             self.next_full = Instant::now() + self.source.period;
             self.due = self.next_full;
-            return None;
+            return;
         };
         if let (Some(watch), Some(set)) = (&mut self.watch, watches) {
             watch.put_set(set);
@@ -252,38 +282,46 @@ impl Follower {
         // Events during a burst must not make it do nothing but look.
         self.not_before = now + (now - begun) * 2;
         if again {
-            self.due = self.due.min(now + SETTLE);
+            self.due = self.due.min(now + REPEAT);
             self.next_full = self.due;
         }
         match outcome {
-            Ok(files) => self.tell(files),
+            Ok(found) => self.tell(found),
             Err(error) => {
                 self.due = self.due.min(now + MISSING);
                 self.next_full = self.due;
-                self.tell_trouble(SourceError::unreadable(self.source.path.display().to_string(), error))
+                self.tell_trouble(SourceError::unreadable(self.source.path.display().to_string(), error));
             }
         }
     }
 
-    fn tell(&mut self, files: Files) -> Option<SourceItem> {
-        self.files = files;
+    fn tell(&mut self, found: Found) {
+        let before = std::mem::replace(&mut self.files, found.files);
+        self.ground = found.ground;
         self.trouble = None;
-        if self.told.as_ref().is_some_and(|told| scan::same(told, &self.files)) {
-            return None;
+        if !std::mem::replace(&mut self.told, true) {
+            self.waiting.push_back(snapshot(found.news));
+            return;
         }
-        self.told = Some(self.files.clone());
-        Some(scan::snapshot(&self.files))
+        let gone = before.keys().filter(|path| !self.files.contains_key(*path));
+        let removals = gone.map(|path| SourceItem::Remove(Removed::Origin(origin(path))));
+        let changes = found.news.into_iter().map(|outcome| match outcome {
+            Ok(raw) => SourceItem::Upsert(Box::new(raw)),
+            Err(bad) => SourceItem::Invalid(bad),
+        });
+        self.waiting.extend(removals.chain(changes));
     }
 
-    fn tell_trouble(&mut self, trouble: SourceError) -> Option<SourceItem> {
+    fn tell_trouble(&mut self, trouble: SourceError) {
+        self.ground = Ground::Other;
         let text = error_chain(&trouble);
         if self.trouble.as_ref() == Some(&text) {
-            return None;
+            return;
         }
         self.trouble = Some(text);
         // The next good look is told even if it finds the same as before: it ends the trouble.
-        self.told = None;
-        Some(SourceItem::Trouble(trouble))
+        self.told = false;
+        self.waiting.push_back(SourceItem::Trouble(trouble));
     }
 
     fn open_watch(&mut self) {
@@ -302,5 +340,24 @@ impl Follower {
                 "manifests cannot be watched, they are only read every period"
             );
         }
+    }
+}
+
+fn origin(path: &Path) -> Origin {
+    Origin::File(Arc::from(path))
+}
+
+fn snapshot(news: Vec<News>) -> SourceItem {
+    let (mut pods, mut invalid) = (Vec::new(), Vec::new());
+    for outcome in news {
+        match outcome {
+            Ok(raw) => pods.push(raw),
+            Err(bad) => invalid.push(bad),
+        }
+    }
+    SourceItem::Snapshot {
+        pods,
+        invalid,
+        remembered: false,
     }
 }

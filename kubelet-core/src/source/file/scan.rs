@@ -7,12 +7,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::super::{InvalidManifest, Origin, RawPod, SourceError, SourceItem};
+use super::super::{InvalidManifest, Origin, RawPod, SourceError};
 use super::watch::{Plan, WatchSet};
+use crate::error::error_chain;
+use crate::fnv::fnv1a_128;
 use crate::manifest::{MAX_MANIFEST_BYTES, decode_pod};
 
-/// Files by path, which is also their order. A file that did not change is the same allocation.
+/// Files by path, which is also their order.
 pub(super) type Files = BTreeMap<PathBuf, Arc<Seen>>;
+
+/// What became of a file that is new or changed.
+pub(super) type News = Result<RawPod, InvalidManifest>;
 
 /// Why a file is not to be read yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +28,13 @@ pub(super) enum Hold {
     Away,
 }
 
-/// A file as it was read.
+/// What is remembered of a file. Its pod is not: the mux keeps that.
+#[derive(Clone)]
 pub(super) struct Seen {
     /// Taken before the file was read, so that a write in between shows the next time.
     marks: Option<Marks>,
-    text: Option<Arc<[u8]>>,
-    outcome: Result<RawPod, InvalidManifest>,
+    /// Hash of its text, or why it could not be read.
+    content: Result<u128, Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,17 +49,38 @@ struct Marks {
 /// What a look needs to know.
 pub(super) struct Request {
     pub(super) path: PathBuf,
-    /// Every file is read, even those that look unchanged.
-    pub(super) full: bool,
+    pub(super) extent: Extent,
+    /// Every file is news, also one that is known.
+    pub(super) afresh: bool,
     pub(super) before: Files,
     pub(super) touched: BTreeSet<PathBuf>,
     pub(super) held: BTreeMap<PathBuf, Hold>,
     pub(super) watches: Option<WatchSet>,
 }
 
+/// How much a look takes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// Every file is read, even those that look unchanged.
+    Full,
+    /// Every file is looked at, and read if it looks changed.
+    Marks,
+    /// Only files that were touched. Of a [plain](Ground::Plain) folder, all of whose events are known.
+    Touched,
+}
+
+/// What lies at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ground {
+    /// A folder without links.
+    Plain,
+    /// Anything else.
+    Other,
+}
+
 /// What a look found.
 pub(super) struct Look {
-    pub(super) outcome: io::Result<Files>,
+    pub(super) outcome: io::Result<Found>,
     pub(super) watches: Option<WatchSet>,
     /// Why something could not be watched.
     pub(super) unwatched: Option<io::Error>,
@@ -61,129 +88,182 @@ pub(super) struct Look {
     pub(super) again: bool,
 }
 
+pub(super) struct Found {
+    pub(super) files: Files,
+    pub(super) ground: Ground,
+    /// New and changed files, in their order.
+    pub(super) news: Vec<News>,
+}
+
 pub(super) fn look(mut request: Request) -> Look {
+    let mut watches = request.watches.take();
+    let mut reading = Reading {
+        request: &request,
+        files: Files::new(),
+        news: Vec::new(),
+        targets: BTreeSet::new(),
+    };
+    if request.extent == Extent::Touched {
+        reading.read_touched();
+        // Where a new link leads nobody watches yet.
+        let again = !reading.targets.is_empty();
+        return Look {
+            outcome: Ok(reading.found(true)),
+            watches,
+            unwatched: None,
+            again,
+        };
+    }
     let mut plan = Plan::of(&request.path);
     // Before anything is read, so that no change falls between.
-    let early = request.watches.as_mut().and_then(|set| set.add(&plan).err());
-    let mut targets = BTreeSet::new();
-    let outcome = read(&request, &mut targets);
-    targets.iter().for_each(|target| plan.file(target));
-    let followed = request.watches.as_mut().map(|set| set.follow(&plan));
+    let early = watches.as_mut().and_then(|set| set.add(&plan).err());
+    let outcome = reading.read_all();
+    reading.targets.iter().for_each(|target| plan.file(target));
+    let followed = watches.as_mut().map(|set| set.follow(&plan));
     let (again, late) = match followed {
         Some(Ok(added)) => (added && outcome.is_ok(), None),
         Some(Err(error)) => (false, Some(error)),
         None => (false, None),
     };
     Look {
-        outcome,
-        watches: request.watches,
+        outcome: outcome.map(|is_folder| reading.found(is_folder)),
+        watches,
         unwatched: early.or(late),
         again,
     }
 }
 
-/// Whether two looks found the same.
-pub(super) fn same(one: &Files, other: &Files) -> bool {
-    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a.0 == b.0 && Arc::ptr_eq(a.1, b.1))
+/// A look under way.
+struct Reading<'a> {
+    request: &'a Request,
+    files: Files,
+    news: Vec<News>,
+    /// Where links lead.
+    targets: BTreeSet<PathBuf>,
 }
 
-pub(super) fn snapshot(files: &Files) -> SourceItem {
-    let mut pods = Vec::new();
-    let mut invalid = Vec::new();
-    for seen in files.values() {
-        match &seen.outcome {
-            Ok(raw) => pods.push(raw.clone()),
-            Err(bad) => invalid.push(bad.clone()),
+impl Reading<'_> {
+    fn found(self, is_folder: bool) -> Found {
+        let is_plain = is_folder && self.targets.is_empty();
+        Found {
+            files: self.files,
+            ground: if is_plain { Ground::Plain } else { Ground::Other },
+            news: self.news,
         }
     }
-    SourceItem::Snapshot {
-        pods,
-        invalid,
-        remembered: false,
-    }
-}
 
-fn read(request: &Request, targets: &mut BTreeSet<PathBuf>) -> io::Result<Files> {
-    let root = &request.path;
-    let found = fs::metadata(root);
-    if request.held.contains_key(root) && !request.before.is_empty() && request.before.keys().eq([root]) {
-        // One file, which is just being replaced.
-        let mut files = Files::new();
-        read_into(&mut files, root, request, targets);
-        return Ok(files);
+    fn read_touched(&mut self) {
+        let request = self.request;
+        self.files.clone_from(&request.before);
+        let paths: BTreeSet<&PathBuf> = request.touched.iter().chain(request.held.keys()).collect();
+        for path in paths {
+            let name = path.file_name().unwrap_or_default();
+            if path.parent() == Some(&*request.path) && !is_left_out(name.as_encoded_bytes()) {
+                self.files.remove(path);
+                self.read_into(path);
+            }
+        }
     }
-    let found = found?;
-    let mut files = Files::new();
-    if found.is_dir() {
+
+    /// Says whether the path is a folder.
+    fn read_all(&mut self) -> io::Result<bool> {
+        let request = self.request;
+        let root = &request.path;
+        let found = fs::metadata(root);
+        if request.held.contains_key(root) && !request.before.is_empty() && request.before.keys().eq([root]) {
+            // One file, which is just being replaced.
+            self.read_into(root);
+            return Ok(false);
+        }
+        let found = found?;
+        if found.is_file() {
+            self.read_into(root);
+            return Ok(false);
+        }
+        if !found.is_dir() {
+            return Err(io::Error::new(
+                ErrorKind::InvalidInput,
+                "neither a folder nor a regular file",
+            ));
+        }
+        let mut paths = BTreeSet::new();
         for entry in fs::read_dir(root)? {
             let name = entry?.file_name();
             if !is_left_out(name.as_encoded_bytes()) {
-                read_into(&mut files, &root.join(name), request, targets);
+                paths.insert(root.join(name));
             }
         }
-        for (path, hold) in &request.held {
-            // What went away a moment ago is not listed any more.
-            if *hold == Hold::Away
-                && !files.contains_key(path)
-                && let Some(before) = request.before.get(path)
-            {
-                files.insert(path.clone(), Arc::clone(before));
-            }
+        // What went away a moment ago is not listed any more.
+        let away = request.held.iter().filter(|(_, hold)| **hold == Hold::Away);
+        paths.extend(
+            away.filter(|(path, _)| request.before.contains_key(*path))
+                .map(|(path, _)| path.clone()),
+        );
+        for path in paths {
+            self.read_into(&path);
         }
-    } else if found.is_file() {
-        read_into(&mut files, root, request, targets);
-    } else {
-        return Err(io::Error::new(
-            ErrorKind::InvalidInput,
-            "neither a folder nor a regular file",
-        ));
+        Ok(true)
     }
-    Ok(files)
+
+    fn read_into(&mut self, path: &Path) {
+        let request = self.request;
+        let before = request.before.get(path);
+        let link = match fs::symlink_metadata(path) {
+            Ok(itself) => itself.is_symlink(),
+            // Removed since the folder was listed, and not held.
+            Err(error) if error.kind() == ErrorKind::NotFound && request.held.get(path) != Some(&Hold::Away) => return,
+            Err(_) => false,
+        };
+        let target = if link { fs::canonicalize(path).ok() } else { None };
+        let place = target.as_deref().unwrap_or(path);
+        self.targets.extend(target.clone());
+        let marks = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => return,
+            // Opening a pipe would wait for a writer.
+            Ok(found) if !found.is_file() => return,
+            Ok(found) => {
+                // A second name for a finished file is created, but nobody writes to it.
+                let writing = request.held.get(place) == Some(&Hold::Writing) && found.nlink() == 1;
+                if writing {
+                    self.keep(path, before);
+                    return;
+                }
+                Ok(Marks::of(&found))
+            }
+            Err(_) if request.held.contains_key(place) => {
+                self.keep(path, before);
+                return;
+            }
+            Err(error) => Err(error),
+        };
+        let touched = request.extent == Extent::Full
+            || request.afresh
+            || request.touched.contains(path)
+            || request.touched.contains(place);
+        let unchanged =
+            before.filter(|seen| !touched && matches!((seen.marks, &marks), (Some(then), Ok(now)) if then == *now));
+        if unchanged.is_some() {
+            self.keep(path, unchanged);
+            return;
+        }
+        let read = marks.and_then(|marks| Ok((marks, read_text(path)?)));
+        let seen = Seen::of(&read);
+        let is_known = !request.afresh && before.is_some_and(|before| before.content == seen.content);
+        if !is_known {
+            self.news.push(decode(path, read.map(|(_, text)| text)));
+        }
+        self.files.insert(path.to_owned(), Arc::new(seen));
+    }
+
+    fn keep(&mut self, path: &Path, before: Option<&Arc<Seen>>) {
+        self.files
+            .extend(before.map(|seen| (path.to_owned(), Arc::clone(seen))));
+    }
 }
 
 fn is_left_out(name: &[u8]) -> bool {
     let backup = name.ends_with(b"~") || (name.starts_with(b"#") && name.ends_with(b"#"));
     name.starts_with(b".") || backup
-}
-
-fn read_into(files: &mut Files, path: &Path, request: &Request, targets: &mut BTreeSet<PathBuf>) {
-    let before = request.before.get(path);
-    let link = match fs::symlink_metadata(path) {
-        Ok(itself) => itself.is_symlink(),
-        // Removed since the folder was listed; if it may come back it is added with the others that are held.
-        Err(error) if error.kind() == ErrorKind::NotFound && request.held.get(path) != Some(&Hold::Away) => return,
-        Err(_) => false,
-    };
-    let target = if link { fs::canonicalize(path).ok() } else { None };
-    let place = target.as_deref().unwrap_or(path);
-    targets.extend(target.clone());
-    let marks = match fs::metadata(path) {
-        Ok(found) if found.is_dir() => return,
-        // Opening a pipe would wait for a writer.
-        Ok(found) if !found.is_file() => return,
-        Ok(found) => {
-            // A second name for a finished file is created, but nobody writes to it.
-            let writing = request.held.get(place) == Some(&Hold::Writing) && found.nlink() == 1;
-            if writing {
-                files.extend(before.map(|seen| (path.to_owned(), Arc::clone(seen))));
-                return;
-            }
-            Ok(Marks::of(&found))
-        }
-        Err(_) if request.held.contains_key(place) => {
-            files.extend(before.map(|seen| (path.to_owned(), Arc::clone(seen))));
-            return;
-        }
-        Err(error) => Err(error),
-    };
-    let touched = request.full || request.touched.contains(path) || request.touched.contains(place);
-    let unchanged =
-        before.filter(|seen| !touched && matches!((seen.marks, &marks), (Some(then), Ok(now)) if then == *now));
-    let seen = match unchanged {
-        Some(seen) => Arc::clone(seen),
-        None => Seen::read(path, marks, before),
-    };
-    files.insert(path.to_owned(), seen);
 }
 
 impl Marks {
@@ -199,55 +279,43 @@ impl Marks {
 }
 
 impl Seen {
-    fn read(path: &Path, marks: io::Result<Marks>, before: Option<&Arc<Self>>) -> Arc<Self> {
-        let origin = Origin::File(Arc::from(path));
-        let read = marks.and_then(|marks| Ok((marks, read_text(path)?)));
-        let (marks, text) = match read {
-            Ok(read) => read,
-            Err(error) => {
-                let error = SourceError::unreadable(path.display().to_string(), error);
-                let outcome = Err(InvalidManifest::new(origin, None, error));
-                return Self::unless_known(before, None, None, outcome);
-            }
-        };
-        // Other marks with the same content are no news; the file is then compared again at each look.
-        if let Some(before) = before.filter(|before| before.text.as_deref() == Some(&text)) {
-            return Arc::clone(before);
+    fn of(read: &io::Result<(Marks, Vec<u8>)>) -> Self {
+        match read {
+            Ok((marks, text)) => Self {
+                marks: Some(*marks),
+                content: Ok(fnv1a_128(text)),
+            },
+            Err(error) => Self {
+                marks: None,
+                content: Err(Arc::from(error_chain(error))),
+            },
         }
-        let text: Arc<[u8]> = Arc::from(text);
-        let outcome = match decode_pod(&text) {
-            Ok(decoded) => {
-                let mut raw = RawPod::new(decoded.pod);
-                raw.origin = Some(origin);
-                raw.text = Some(Arc::clone(&text));
-                raw.unknown_fields = decoded.unknown_fields;
-                raw.locator = Some(decoded.locator);
-                Ok(raw)
-            }
-            Err(error) => {
-                let error = SourceError::invalid(path.display().to_string(), error.to_string());
-                Err(InvalidManifest::new(origin, None, error))
-            }
-        };
-        Self::unless_known(before, Some(marks), Some(text), outcome)
     }
+}
 
-    /// The same error as before is no news.
-    fn unless_known(
-        before: Option<&Arc<Self>>,
-        marks: Option<Marks>,
-        text: Option<Arc<[u8]>>,
-        outcome: Result<RawPod, InvalidManifest>,
-    ) -> Arc<Self> {
-        let known = |before: &&Arc<Self>| match (&before.outcome, &outcome) {
-            (Err(old), Err(new)) => {
-                text.is_none() && crate::error::error_chain(&old.error) == crate::error::error_chain(&new.error)
-            }
-            _ => false,
-        };
-        match before.filter(known) {
-            Some(before) => Arc::clone(before),
-            None => Arc::new(Self { marks, text, outcome }),
+/// Makes a pod of a file's text.
+fn decode(path: &Path, text: io::Result<Vec<u8>>) -> News {
+    let origin = Origin::File(Arc::from(path));
+    let place = || path.display().to_string();
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => {
+            let error = SourceError::unreadable(place(), error);
+            return Err(InvalidManifest::new(origin, None, error));
+        }
+    };
+    match decode_pod(&text) {
+        Ok(decoded) => {
+            let mut raw = RawPod::new(decoded.pod);
+            raw.origin = Some(origin);
+            raw.text = Some(Arc::from(text));
+            raw.unknown_fields = decoded.unknown_fields;
+            raw.locator = Some(decoded.locator);
+            Ok(raw)
+        }
+        Err(error) => {
+            let error = SourceError::invalid(place(), error.to_string());
+            Err(InvalidManifest::new(origin, None, error))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The file source on real folders. Nothing sleeps: tests wait for what the stream says.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::FileSource;
 use crate::clock::SystemClock;
-use crate::source::{Origin, PodSource, SourceContext, SourceItem};
+use crate::source::{InvalidManifest, Origin, PodSource, RawPod, Removed, SourceContext, SourceItem};
 
 fn text(name: &str, image: &str) -> String {
     format!(
@@ -26,6 +27,8 @@ fn text(name: &str, image: &str) -> String {
 
 struct Opened {
     items: BoxStream<'static, SourceItem>,
+    /// The image of each file's pod; none of a bad file.
+    all: BTreeMap<String, Option<String>>,
     stop: CancellationToken,
 }
 
@@ -37,7 +40,11 @@ fn watch(path: &Path) -> Opened {
 fn open(source: FileSource) -> Opened {
     let stop = CancellationToken::new();
     let items = source.open(SourceContext::new("node".into(), Arc::new(SystemClock), stop.clone()));
-    Opened { items, stop }
+    Opened {
+        items,
+        stop,
+        all: BTreeMap::new(),
+    }
 }
 
 impl Opened {
@@ -46,25 +53,36 @@ impl Opened {
         next.expect("news within the time").expect("no end")
     }
 
-    /// The next snapshot: `file=image` of each pod, `file!` of each invalid manifest, in their order.
+    /// What is there after the next item: `file=image` of each pod, `file!` of each invalid manifest, in their order.
     async fn snapshot(&mut self) -> Vec<String> {
-        let item = self.next().await;
-        let SourceItem::Snapshot { pods, invalid, .. } = item else {
-            panic!("{item:?} is no snapshot");
-        };
-        let file = |origin: &Origin| match origin {
-            Origin::File(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
-            other => panic!("{other:?} is no file"),
-        };
-        let mut all: Vec<_> = pods
+        match self.next().await {
+            SourceItem::Snapshot { pods, invalid, .. } => {
+                self.all.clear();
+                pods.iter().for_each(|raw| self.put(raw));
+                invalid.iter().for_each(|bad| self.put_bad(bad));
+            }
+            SourceItem::Upsert(raw) => self.put(&raw),
+            SourceItem::Invalid(bad) => self.put_bad(&bad),
+            SourceItem::Remove(Removed::Origin(origin)) => {
+                assert!(self.all.remove(&file(&origin)).is_some(), "{origin} was not there");
+            }
+            item => panic!("{item:?} says nothing of a file"),
+        }
+        let good = self
+            .all
             .iter()
-            .map(|raw| {
-                let image = raw.pod.spec.as_ref().unwrap().containers[0].image.as_deref().unwrap();
-                format!("{}={image}", file(raw.origin.as_ref().unwrap()))
-            })
-            .collect();
-        all.extend(invalid.iter().map(|bad| format!("{}!", file(&bad.origin))));
-        all
+            .filter_map(|(file, image)| Some(format!("{file}={}", image.as_ref()?)));
+        let bad = self.all.iter().filter(|(_, image)| image.is_none());
+        good.chain(bad.map(|(file, _)| format!("{file}!"))).collect()
+    }
+
+    fn put(&mut self, raw: &RawPod) {
+        let image = raw.pod.spec.as_ref().unwrap().containers[0].image.clone();
+        self.all.insert(file(raw.origin.as_ref().unwrap()), image);
+    }
+
+    fn put_bad(&mut self, bad: &InvalidManifest) {
+        self.all.insert(file(&bad.origin), None);
     }
 
     /// Snapshots until one is as wanted. Those before it may only be as said, since there are many ways to time a look.
@@ -86,6 +104,13 @@ impl Opened {
     async fn quiet(&mut self) {
         let more = timeout(Duration::from_millis(400), self.items.next()).await;
         assert!(more.is_err(), "{more:?}");
+    }
+}
+
+fn file(origin: &Origin) -> String {
+    match origin {
+        Origin::File(path) => path.file_name().unwrap().to_str().unwrap().to_owned(),
+        other => panic!("{other:?} is no file"),
     }
 }
 
@@ -200,10 +225,48 @@ async fn a_file_is_not_read_before_its_writer_has_closed_it() {
     writer.write_all(&whole.as_bytes()[half..]).unwrap();
     drop(writer);
     let item = source.next().await;
+    let SourceItem::Upsert(raw) = item else {
+        panic!("{item:?}");
+    };
+    assert_eq!(raw.pod.spec.as_ref().unwrap().containers.len(), 2);
+}
+
+#[tokio::test]
+async fn a_file_that_went_is_gone_though_another_came_right_after_it() {
+    let dir = TempDir::new().unwrap();
+    let place = |name: &str| dir.path().join(name);
+    fs::write(place("a.yaml"), text("a", "1")).unwrap();
+    fs::write(place("bad.yaml"), "7").unwrap();
+    let mut source = watch(dir.path());
+    source.until(&["a.yaml=1", "bad.yaml!"], &[]).await;
+    fs::write(place(".b"), text("b", "2")).unwrap();
+    fs::remove_file(place("a.yaml")).unwrap();
+    fs::rename(place(".b"), place("b.yaml")).unwrap();
+    source
+        .until(&["b.yaml=2", "bad.yaml!"], &[&["a.yaml=1", "b.yaml=2", "bad.yaml!"]])
+        .await;
+    source.quiet().await;
+}
+
+#[tokio::test]
+async fn a_folder_that_comes_back_is_told_of_as_a_whole() {
+    let dir = TempDir::new().unwrap();
+    let (folder, away) = (dir.path().join("manifests"), dir.path().join("away"));
+    fs::create_dir(&folder).unwrap();
+    for name in ["a", "b"] {
+        fs::write(folder.join(name), text(name, "1")).unwrap();
+    }
+    let mut source = watch(&folder);
+    source.until(&["a=1", "b=1"], &[]).await;
+    fs::rename(&folder, &away).unwrap();
+    source.trouble().await;
+    fs::remove_file(away.join("a")).unwrap();
+    fs::rename(&away, &folder).unwrap();
+    let item = source.next().await;
     let SourceItem::Snapshot { pods, .. } = item else {
         panic!("{item:?}");
     };
-    assert_eq!(pods[0].pod.spec.as_ref().unwrap().containers.len(), 2);
+    assert_eq!(pods.len(), 1);
 }
 
 #[tokio::test]
