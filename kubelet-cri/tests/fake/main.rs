@@ -5,5 +5,7 @@
 mod adoption;
 mod bad_answers;
 mod contract;
+#[path = "../table/labels.rs"]
+mod labels;
 mod node;
 mod restart;
