@@ -7,6 +7,7 @@ mod grace;
 mod hooks;
 mod images;
 mod kill;
+mod links;
 mod memory;
 mod permits;
 mod resolver;
@@ -43,6 +44,7 @@ pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
 pub(crate) use user_namespaces::UserNamespaces;
 
+use links::ClearingTurns;
 use memory::PodMemory;
 use permits::StartPermits;
 
@@ -105,6 +107,7 @@ pub(crate) struct ContainerSyncer {
     abilities: Mutex<RuntimeAbilities>,
     calls: AtomicU64,
     permits: StartPermits,
+    clearing: ClearingTurns,
 }
 
 impl ContainerSyncer {
@@ -120,6 +123,7 @@ impl ContainerSyncer {
             abilities: Mutex::default(),
             calls: AtomicU64::new(0),
             permits,
+            clearing: ClearingTurns::default(),
         }
     }
 

@@ -11,6 +11,7 @@ mod engine {
     mod life;
     mod lifecycle_faults;
     mod log_faults;
+    mod log_links;
     mod node_faults;
     mod object_faults;
     mod repetition;

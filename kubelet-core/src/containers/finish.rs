@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::ContainerSyncer;
-use crate::ids::PodKey;
+use crate::ids::{PodKey, PodUid};
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::runtime::SandboxState;
 use crate::syncer::{Doomed, Remains, StepContext, SyncError};
@@ -38,6 +38,11 @@ impl ContainerSyncer {
                 .remove_pod(pod_dir, logs)
                 .await
                 .map_err(|error| SyncError::failed("cannot remove the folders of the pod", error))?;
+            match doomed {
+                Doomed::Pod(_) => self.clear_links_of(doomed.uid()).await,
+                // What an earlier life linked for it nobody knows any more.
+                Doomed::Orphan(_) => self.clear_links().await,
+            }
         }
         Ok(())
     }
@@ -56,7 +61,8 @@ impl ContainerSyncer {
             if remains == Remains::Keep && kept_names.insert(&container.name) {
                 continue;
             }
-            self.remove_container(cx, container, key, remains).await?;
+            self.remove_container(cx, container, (key, &observed.uid), remains)
+                .await?;
         }
         for (index, sandbox) in observed.sandboxes.iter().enumerate() {
             if remains == Remains::Keep && index == 0 {
@@ -81,30 +87,12 @@ impl ContainerSyncer {
         Ok(())
     }
 
-    /// Removes the links to logs that are gone: a crash, or somebody else who removed a container, leaves them.
-    pub(super) async fn clear_links(&self) {
-        let (Some(links), logs) = (self.node.logs.links(), self.node.logs.root()) else {
-            return;
-        };
-        let cleared = self
-            .node
-            .files
-            .remove_dangling_links(links.to_owned(), logs.to_owned())
-            .await;
-        if let Err(error) = cleared {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "links to logs that are gone stay"
-            );
-        }
-    }
-
     /// Removes a container, the link to its log, and its log with it unless the pod's logs go as a whole.
     pub(super) async fn remove_container(
         &self,
         cx: &StepContext,
         container: &ObservedContainer,
-        pod: Option<&PodKey>,
+        (pod, uid): (Option<&PodKey>, &PodUid),
         remains: Remains,
     ) -> Result<(), SyncError> {
         if let (Remains::Keep, Some(log)) = (remains, container.log_path.clone())
@@ -112,11 +100,8 @@ impl ContainerSyncer {
         {
             tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "log not removed");
         }
-        let link = pod.and_then(|pod| self.node.logs.link(pod, &container.name, &container.id));
-        if let Some(link) = link
-            && let Err(error) = self.node.files.unlink_log(link).await
-        {
-            tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "link to a log not removed");
+        if let Some(pod) = pod {
+            self.unlink_log(pod, uid, container).await;
         }
         self.call_remove(&cx.notes, &container.id)
             .await

@@ -49,6 +49,7 @@ impl ContainerSyncer {
     pub(super) async fn sync_pod(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
         let pod = &*work.pod;
         self.stop_hook_failed(cx, work).await?;
+        self.link_unseen(work).await;
         let network = self
             .network_not_ready
             .lock()
@@ -172,9 +173,9 @@ impl ContainerSyncer {
             .containers
             .iter()
             .filter(|container| actions.remove_containers.contains(&container.id));
-        let key = observed.key.clone();
+        let of = (observed.key.as_ref(), &observed.uid);
         for container in gone {
-            if let Err(error) = self.remove_container(cx, container, key.as_ref(), Remains::Keep).await {
+            if let Err(error) = self.remove_container(cx, container, of, Remains::Keep).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "ended container not removed");
             }
         }
