@@ -2,6 +2,7 @@
 
 mod calls;
 mod config;
+mod dead;
 mod finish;
 mod grace;
 mod hooks;
@@ -44,6 +45,7 @@ pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
 pub(crate) use user_namespaces::UserNamespaces;
 
+use dead::DeadOnNode;
 use links::ClearingTurns;
 use memory::PodMemory;
 use permits::StartPermits;
@@ -108,6 +110,7 @@ pub(crate) struct ContainerSyncer {
     calls: AtomicU64,
     permits: StartPermits,
     clearing: ClearingTurns,
+    dead: DeadOnNode,
 }
 
 impl ContainerSyncer {
@@ -124,6 +127,7 @@ impl ContainerSyncer {
             calls: AtomicU64::new(0),
             permits,
             clearing: ClearingTurns::default(),
+            dead: DeadOnNode::default(),
         }
     }
 
@@ -207,6 +211,7 @@ impl PodSyncer for ContainerSyncer {
     }
 
     fn forget(&self, uid: &PodUid) {
+        self.dead.forget(uid);
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 

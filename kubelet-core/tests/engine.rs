@@ -4,6 +4,7 @@ mod engine {
     mod admission_faults;
     mod clock_faults;
     mod endings;
+    mod garbage;
     mod harness;
     mod image_gc;
     mod images;

@@ -1,9 +1,9 @@
 //! Clearing up after a pod whose containers have stopped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ContainerSyncer;
-use crate::ids::{PodKey, PodUid};
+use crate::ids::{ContainerId, PodKey, PodUid};
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::runtime::SandboxState;
 use crate::syncer::{Doomed, Remains, StepContext, SyncError};
@@ -47,7 +47,7 @@ impl ContainerSyncer {
         Ok(())
     }
 
-    /// Removes containers and sandboxes: all, or all but the newest that tell how the pod ended.
+    /// Removes containers and sandboxes: all, or all but those that tell how the pod ended.
     async fn remove_ended(
         &self,
         cx: &StepContext,
@@ -55,10 +55,13 @@ impl ContainerSyncer {
         key: Option<&PodKey>,
         remains: Remains,
     ) -> Result<(), SyncError> {
-        let mut kept_names: BTreeSet<&str> = BTreeSet::new();
+        let (mut newer, mut kept): (BTreeMap<&str, u32>, BTreeSet<&ContainerId>) = Default::default();
         for container in &observed.containers {
-            // Newest first: the first of each name is the one to keep.
-            if remains == Remains::Keep && kept_names.insert(&container.name) {
+            // Newest first: the first of each name is the one to keep in any case.
+            let newer = newer.entry(&container.name).or_default();
+            if remains == Remains::Keep && self.stays_after_end(container, *newer) {
+                *newer += 1;
+                kept.insert(&container.id);
                 continue;
             }
             self.remove_container(cx, container, (key, &observed.uid), remains)
@@ -77,13 +80,14 @@ impl ContainerSyncer {
                 && observed
                     .containers
                     .iter()
-                    .any(|c| c.sandbox_id.as_ref() == Some(&sandbox.id) && observed.newest(&c.name) == Some(c));
+                    .any(|c| c.sandbox_id.as_ref() == Some(&sandbox.id) && kept.contains(&c.id));
             if !in_use {
                 self.call_remove_sandbox(&cx.notes, &sandbox.id)
                     .await
                     .map_err(|error| SyncError::failed(format!("cannot remove sandbox {}", sandbox.id), error))?;
             }
         }
+        self.note_dead(observed, |container| kept.contains(&container.id));
         Ok(())
     }
 

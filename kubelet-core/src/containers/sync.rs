@@ -106,14 +106,19 @@ impl ContainerSyncer {
     fn decide(&self, work: &PodWork) -> PodActions {
         let memory = self.memory_of(work.pod.uid());
         let memory = super::lock(&memory);
-        let mut inputs = ActionInputs::new();
+        let per_name = self.node.settings.container_gc.max_per_container;
+        let mut inputs = ActionInputs::new().with_dead_kept(per_name, self.young_after());
         if let Some(sandbox) = &memory.initialized_in {
             inputs = inputs.with_initialized_in(sandbox);
         }
         if is_restarting_all(&work.status) {
             inputs = inputs.with_restarting_all();
         }
-        compute_pod_actions(&work.pod, &work.observed, &inputs)
+        let mut actions = compute_pod_actions(&work.pod, &work.observed, &inputs);
+        if actions.reset.is_empty() {
+            self.bound_dead(&work.observed, &mut actions);
+        }
+        actions
     }
 
     /// Stops and removes what is in the way.
