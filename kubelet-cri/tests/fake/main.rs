@@ -9,3 +9,5 @@ mod contract;
 mod labels;
 mod node;
 mod restart;
+#[path = "../table/usage.rs"]
+mod usage;
