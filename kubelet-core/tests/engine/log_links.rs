@@ -89,7 +89,8 @@ async fn links_that_are_missing_when_the_agent_starts_are_made() {
 async fn a_start_that_nobody_heard_the_end_of_is_linked_too() {
     let (root, runtime) = (tempfile::tempdir().unwrap(), fake());
     let dir = root.path();
-    let (deadline, late) = (Duration::from_secs(1), Duration::from_secs(2));
+    // It happens before the engine comes to start it again.
+    let (deadline, late) = (Duration::from_secs(1), Duration::ZERO);
     runtime.script(Script::next(Op::StartContainer, Action::Outlive { deadline, late }));
     let node = node(&runtime, dir);
     node.pods.set(vec![pod("p")]).await.unwrap();
@@ -100,6 +101,7 @@ async fn a_start_that_nobody_heard_the_end_of_is_linked_too() {
     node.running("p").await;
     node.until("linked", |_| targets(dir) == [log.clone()]).await;
     assert_eq!(runtime.count(Op::CreateContainer), 1);
+    assert_eq!(runtime.count(Op::StartContainer), 1);
     node.stop().await;
 }
 
