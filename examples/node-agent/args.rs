@@ -68,6 +68,18 @@ pub(crate) struct Args {
     #[arg(long, default_value = "110")]
     pub(crate) max_pods: u32,
 
+    /// How many seconds a dead container stays at least, after it was made.
+    #[arg(long, value_parser = seconds)]
+    pub(crate) minimum_container_ttl_duration: Option<Duration>,
+
+    /// How many dead containers of each name of a pod stay; negative: all.
+    #[arg(long, default_value = "1", allow_negative_numbers = true)]
+    pub(crate) maximum_dead_containers_per_container: i32,
+
+    /// How many dead containers stay in all; negative: any number.
+    #[arg(long, default_value = "-1", allow_negative_numbers = true)]
+    pub(crate) maximum_dead_containers: i32,
+
     /// End the pods together with the agent.
     #[arg(long)]
     pub(crate) stop_pods: bool,

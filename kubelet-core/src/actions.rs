@@ -14,6 +14,8 @@ mod shorthand;
 #[cfg(test)]
 mod table;
 
+use k8s_openapi::jiff::Timestamp;
+
 use crate::ids::{ContainerId, SandboxId};
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, ContainerView, PodRecord};
@@ -24,7 +26,7 @@ use sandbox::SandboxNeed;
 use view::View;
 
 /// What a decision takes into account beside the pod and what was seen of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ActionInputs<'a> {
     /// The sandbox in which the pod's init containers are known to have done their work, from an earlier status. They
@@ -33,6 +35,21 @@ pub struct ActionInputs<'a> {
     pub initialized_in: Option<&'a SandboxId>,
     /// Whether a restart of all containers has begun and its condition is still true.
     pub restarting_all: bool,
+    /// How many ended containers of each name stay, the newest; nothing: all. 1.
+    pub dead_per_name: Option<u32>,
+    /// Ended containers made after this stay too, and do not count.
+    pub dead_made_after: Option<Timestamp>,
+}
+
+impl Default for ActionInputs<'_> {
+    fn default() -> Self {
+        Self {
+            initialized_in: None,
+            restarting_all: false,
+            dead_per_name: Some(1),
+            dead_made_after: None,
+        }
+    }
 }
 
 impl<'a> ActionInputs<'a> {
@@ -46,6 +63,14 @@ impl<'a> ActionInputs<'a> {
     #[must_use]
     pub fn with_initialized_in(mut self, sandbox: &'a SandboxId) -> Self {
         self.initialized_in = Some(sandbox);
+        self
+    }
+
+    /// With a number of ended containers of each name that stay, and those made after a time.
+    #[must_use]
+    pub fn with_dead_kept(mut self, per_name: Option<u32>, made_after: Option<Timestamp>) -> Self {
+        self.dead_per_name = per_name;
+        self.dead_made_after = made_after;
         self
     }
 

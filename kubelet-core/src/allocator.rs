@@ -30,9 +30,21 @@ pub struct ContainerResources {
 }
 
 /// Gives devices, processors and memory nodes to containers.
+///
+/// What is given has to be known before the pod's sandbox is made, and over a restart of the agent: a container that is made
+/// anew gets what the one before it had. The engine asks for each container that it makes, and again for all of a pod to
+/// tell whether any has processors of its own. It tells nobody when a pod leaves the node.
+///
+/// # Contract
+/// - `container` does not wait, and may be asked by any thread, by several at once.
+/// - The same container gets the same answer for as long as its pod is on the node, whatever else is asked.
+/// - Containers are told apart by their pod and their name.
+/// - Who was given nothing has nothing, which is the default, and asking gives nothing.
 pub trait ResourceAllocator: fmt::Debug + Send + Sync + 'static {
-    /// What a container of a pod has been given; nothing if it was given nothing. Does not wait. The same container gets
-    /// the same answer for as long as its pod is on the node.
+    /// What a container of a pod has been given, init and ephemeral containers among them.
+    ///
+    /// There is no error: what cannot be given has to be refused at admission, by an
+    /// [`AdmitHandler`](crate::AdmitHandler). A panic fails the step of the pod, which is repeated.
     fn container(&self, pod: &PodUid, container: &str) -> ContainerResources;
 }
 

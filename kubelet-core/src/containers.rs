@@ -2,11 +2,13 @@
 
 mod calls;
 mod config;
+mod dead;
 mod finish;
 mod grace;
 mod hooks;
 mod images;
 mod kill;
+mod links;
 mod memory;
 mod permits;
 mod resolver;
@@ -43,6 +45,8 @@ pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
 pub(crate) use user_namespaces::UserNamespaces;
 
+use dead::DeadOnNode;
+use links::ClearingTurns;
 use memory::PodMemory;
 use permits::StartPermits;
 
@@ -105,6 +109,8 @@ pub(crate) struct ContainerSyncer {
     abilities: Mutex<RuntimeAbilities>,
     calls: AtomicU64,
     permits: StartPermits,
+    clearing: ClearingTurns,
+    dead: DeadOnNode,
 }
 
 impl ContainerSyncer {
@@ -120,6 +126,8 @@ impl ContainerSyncer {
             abilities: Mutex::default(),
             calls: AtomicU64::new(0),
             permits,
+            clearing: ClearingTurns::default(),
+            dead: DeadOnNode::default(),
         }
     }
 
@@ -203,6 +211,7 @@ impl PodSyncer for ContainerSyncer {
     }
 
     fn forget(&self, uid: &PodUid) {
+        self.dead.forget(uid);
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 

@@ -119,7 +119,7 @@ pub use runtime::{
     RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, SecurityProfile, SelinuxOptions,
     Target, UserNamespace, annotation, label,
 };
-pub use settings::{ResourceSettings, Settings, StartLimits, SwapBehavior, UserNamespaceSettings};
+pub use settings::{ContainerGcPolicy, ResourceSettings, Settings, StartLimits, SwapBehavior, UserNamespaceSettings};
 pub use signals::{PodSignalReceiver, PodSignals, Wake, Wakes, pod_signals};
 pub use source::{
     ChannelError, ChannelHandle, ChannelSource, FileSource, HttpSource, InvalidManifest, Origin, PodSource, RawPod,

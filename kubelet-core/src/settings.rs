@@ -36,6 +36,40 @@ pub struct Settings {
     pub parallel_publishes: usize,
     /// How many sandboxes and containers are made and started at a time.
     pub start_limits: StartLimits,
+    /// How many dead containers stay.
+    pub container_gc: ContainerGcPolicy,
+}
+
+/// How many dead containers stay, with their logs, of pods that are still wished for. Of a pod that leaves the node, or is
+/// evicted, nothing stays.
+///
+/// What is too much goes with the next sync of its pod: at once where a newer one takes its place, else within
+/// [`Settings::resync_period`] and a half. The newest container of each name always stays, unless it is made anew: it tells
+/// what has run.
+///
+/// Source: kubelet 1.36, the flags that are named; all have been called deprecated for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ContainerGcPolicy {
+    /// Dead containers made less than this ago stay, and do not count. Zero. `--minimum-container-ttl-duration`.
+    pub min_age: Duration,
+    /// How many of each name of a pod stay; `None`: any number. 1. `--maximum-dead-containers-per-container`, where any number
+    /// is negative.
+    pub max_per_container: Option<u32>,
+    /// How many stay on the node; `None`: any number, the default. Beyond it go first those of names that have more than an
+    /// equal share, then the oldest. `--maximum-dead-containers`, where any number is negative. Of a pod that has ended
+    /// only the newest of each name stay once this is set.
+    pub max_total: Option<u32>,
+}
+
+impl Default for ContainerGcPolicy {
+    fn default() -> Self {
+        Self {
+            min_age: Duration::ZERO,
+            max_per_container: Some(1),
+            max_total: None,
+        }
+    }
 }
 
 /// How many calls that make sandboxes, or make or start containers, are under way at a time. The number moves between the
@@ -94,6 +128,7 @@ impl Default for Settings {
             log_check_period: Duration::from_secs(10),
             parallel_publishes: 8,
             start_limits: StartLimits::default(),
+            container_gc: ContainerGcPolicy::default(),
         }
     }
 }

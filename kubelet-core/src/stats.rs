@@ -57,20 +57,26 @@ impl StatsError {
 
 /// One source of usage. Several are layered; merging, sharing and rates are core's.
 ///
+/// Whoever asks for the same while a look is under way shares it, and each look asks the sources one after the other: a source
+/// need not share or keep anything itself. One that takes longer than the limit of runtime calls counts as failed, and what
+/// the others know is told without it. A source may know less than all: only processors, or only some pods.
+///
 /// # Contract
-/// - It tells only of pods that carry the mark of a kubelet, and of containers that run.
+/// - It tells only of pods that carry the mark of a kubelet, and of containers that run, of each once.
+/// - Asked for one pod it tells of no other; of a pod that is not there it tells nothing, which is no error.
 /// - What it does not know is absent, never zero.
 /// - A counter of one container id never goes back.
 /// - It does not keep calls from each other: they may overlap.
+/// - A call may be dropped at any time, and later ones are answered.
 #[async_trait]
 pub trait StatsProvider: fmt::Debug + Send + Sync + 'static {
     /// Measures now.
     ///
     /// # Errors
-    /// [`StatsError`] if nothing could be measured. A pod that cannot be measured is left out.
+    /// [`StatsError`] if nothing could be measured. A pod that cannot be measured is left out. The next look asks again.
     ///
     /// # Cancellation
-    /// Safe.
+    /// Safe, as the contract says.
     async fn collect(&self, want: &StatsScope) -> Result<StatsSnapshot, StatsError>;
 }
 

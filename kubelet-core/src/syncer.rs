@@ -73,10 +73,10 @@ impl Doomed<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remains {
-    /// The pod is still wished for: the newest ended container of each name stays, so that its end can be told after
-    /// a restart of the agent, and its logs can be read.
+    /// The pod is still wished for: the newest ended container of each name stays, or as many as the settings say, so that
+    /// its end can be told after a restart of the agent, and its logs can be read.
     Keep,
-    /// The pod has left the node: nothing stays.
+    /// The pod has left the node, or was evicted: nothing stays. Source for the latter: kubelet 1.36, `pod_workers.go`.
     Remove,
 }
 

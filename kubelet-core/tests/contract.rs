@@ -2,6 +2,7 @@
 
 mod contract {
     mod admission;
+    mod credentials;
     mod events;
     mod objects;
     mod sources;

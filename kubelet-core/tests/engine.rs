@@ -4,6 +4,7 @@ mod engine {
     mod admission_faults;
     mod clock_faults;
     mod endings;
+    mod garbage;
     mod harness;
     mod image_gc;
     mod images;
@@ -11,6 +12,7 @@ mod engine {
     mod life;
     mod lifecycle_faults;
     mod log_faults;
+    mod log_links;
     mod node_faults;
     mod object_faults;
     mod repetition;

@@ -1,5 +1,6 @@
 //! What the runtime measures.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -32,7 +33,7 @@ impl StatsProvider for CriRuntime {
         let containers = containers.map_err(|error| StatsError::failed("cannot read what containers use", error))?;
         snapshot.containers = containers.into_iter().filter_map(container).collect();
         match self.sandbox_stats(of).await {
-            Ok(sandboxes) => snapshot.pods = sandboxes.into_iter().filter_map(pod).collect(),
+            Ok(sandboxes) => snapshot.pods = pods(sandboxes),
             // Older runtimes measure containers only, and containerd measures no pod where one has no cgroup of its own.
             Err(error) => debug!(error = &error as &dyn Error, "the runtime does not tell what pods use"),
         }
@@ -68,8 +69,11 @@ impl CriRuntime {
     }
 }
 
-/// Nothing for containers without our mark.
+/// Nothing for containers without our mark, and for those that do not run: of these some runtimes tell the size alone.
 fn container(stats: v1::ContainerStats) -> Option<ContainerUsage> {
+    if stats.cpu.is_none() && stats.memory.is_none() {
+        return None;
+    }
     let mut attributes = stats.attributes?;
     let uid = attributes.labels.remove(label::POD_UID).filter(|uid| !uid.is_empty())?;
     let name = attributes.metadata.map(|metadata| metadata.name).unwrap_or_default();
@@ -79,6 +83,23 @@ fn container(stats: v1::ContainerStats) -> Option<ContainerUsage> {
     usage.swap = stats.swap.and_then(swap);
     usage.writable_layer = stats.writable_layer.and_then(filesystem);
     Some(usage)
+}
+
+/// What pods use: of each the newest sandbox, since those that it had before may be there too.
+fn pods(sandboxes: Vec<v1::PodSandboxStats>) -> Vec<PodUsage> {
+    let attempt = |stats: &v1::PodSandboxStats| {
+        let metadata = stats.attributes.as_ref()?.metadata.as_ref()?;
+        Some(metadata.attempt)
+    };
+    let mut newest: BTreeMap<PodUid, (Option<u32>, PodUsage)> = BTreeMap::new();
+    for stats in sandboxes {
+        let attempt = attempt(&stats);
+        let Some(usage) = pod(stats) else { continue };
+        if newest.get(&usage.uid).is_none_or(|(before, _)| *before <= attempt) {
+            newest.insert(usage.uid.clone(), (attempt, usage));
+        }
+    }
+    newest.into_values().map(|(_, usage)| usage).collect()
 }
 
 /// Nothing for sandboxes without our mark.
@@ -161,7 +182,7 @@ mod tests {
     use kubelet_core::label;
     use kubelet_proto::cri::v1;
 
-    use super::{NO_LIMIT, container, cpu, memory, pod};
+    use super::{NO_LIMIT, container, cpu, memory, pod, pods};
 
     fn some(value: u64) -> Option<v1::UInt64Value> {
         Some(v1::UInt64Value { value })
@@ -176,13 +197,45 @@ mod tests {
                 labels,
                 ..v1::ContainerAttributes::default()
             }),
+            cpu: Some(v1::CpuUsage::default()),
             ..v1::ContainerStats::default()
         };
         assert_eq!(container(of(marked("u"))).unwrap().pod_uid.as_str(), "u");
         assert_eq!(container(of(marked(""))), None);
         assert_eq!(container(of(BTreeMap::new())), None);
+        // One that has ended.
+        let ended = v1::ContainerStats {
+            cpu: None,
+            ..of(marked("u"))
+        };
+        assert_eq!(container(ended), None);
         assert_eq!(container(v1::ContainerStats::default()), None);
         assert_eq!(pod(v1::PodSandboxStats::default()), None);
+    }
+
+    #[test]
+    fn of_a_pod_its_newest_sandbox_is_told() {
+        let of = |uid: &str, attempt, processes| v1::PodSandboxStats {
+            attributes: Some(v1::PodSandboxAttributes {
+                metadata: Some(v1::PodSandboxMetadata {
+                    attempt,
+                    ..v1::PodSandboxMetadata::default()
+                }),
+                labels: BTreeMap::from([(label::POD_UID.to_owned(), uid.to_owned())]),
+                ..v1::PodSandboxAttributes::default()
+            }),
+            linux: Some(v1::LinuxPodSandboxStats {
+                process: Some(v1::ProcessUsage {
+                    process_count: some(processes),
+                    ..v1::ProcessUsage::default()
+                }),
+                ..v1::LinuxPodSandboxStats::default()
+            }),
+            ..v1::PodSandboxStats::default()
+        };
+        let told = pods(vec![of("u", 1, 11), of("u", 3, 13), of("v", 0, 20), of("u", 2, 12)]);
+        let told: Vec<_> = told.iter().map(|pod| (pod.uid.as_str(), pod.process_count)).collect();
+        assert_eq!(told, [("u", Some(13)), ("v", Some(20))]);
     }
 
     #[test]

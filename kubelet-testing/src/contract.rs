@@ -9,7 +9,9 @@
 //! happen, they make sure of by something that must happen later.
 
 pub mod admission;
+pub mod allocators;
 mod check;
+pub mod credentials;
 pub mod events;
 mod fixture;
 pub mod generators;
@@ -21,13 +23,17 @@ pub mod providers;
 pub mod runnables;
 pub mod runtime;
 pub mod sources;
+pub mod stats;
 pub mod status_sinks;
 mod thread;
 
 pub use admission::AdmitFixture;
+pub use allocators::AllocatorFixture;
 pub use check::{
-    REQUIRE, check, check_admission, check_events, check_images, check_provider, check_runnable, check_runtime, skip,
+    REQUIRE, check, check_admission, check_allocator, check_events, check_images, check_provider, check_runnable,
+    check_runtime, skip,
 };
+pub use credentials::CredentialFixture;
 pub use events::EventFixture;
 pub use fixture::{ExecCommands, ImageFixture, RuntimeFixture, TestPod, Workload};
 pub use generators::GeneratorFixture;
@@ -37,4 +43,5 @@ pub use objects::ObjectFixture;
 pub use providers::ProviderFixture;
 pub use runnables::RunnableFixture;
 pub use sources::SourceFixture;
+pub use stats::StatsFixture;
 pub use status_sinks::StatusSinkFixture;

@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use kubelet_core::{ImageRef, RegistryAuth};
-use kubelet_testing::contract::{ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, Workload, now};
-use kubelet_testing::{Action, FakeImage, FakeProvider, FakeRuntime, Op, Script};
+use kubelet_core::{ContainerResources, Device, ImageRef, PodUid, RegistryAuth};
+use kubelet_testing::contract::{
+    AllocatorFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, Workload, now,
+};
+use kubelet_testing::{Action, FakeAllocator, FakeImage, FakeProvider, FakeRuntime, Op, Script};
 
 /// The fake with everything that the suite can make use of.
 async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
@@ -83,6 +85,23 @@ mod pod_provider {
     kubelet_testing::provider_contract!(super::provider);
 }
 
+async fn allocator() -> Option<(FakeAllocator, AllocatorFixture)> {
+    let allocator = FakeAllocator::default();
+    let given = [("u1", "app", "0"), ("u1", "side", "1"), ("u2", "app", "2")].map(|(pod, name, number)| {
+        let mut given = ContainerResources::default();
+        given.devices = vec![Device::new(format!("/dev/thing{number}"), "/dev/thing", "rw")];
+        given.annotations.insert("thing".to_owned(), number.to_owned());
+        allocator.give(&PodUid::from(pod), name, given.clone());
+        (PodUid::from(pod), name.to_owned(), given)
+    });
+    let fixture = AllocatorFixture::new(given, (PodUid::from("u2"), "side".to_owned()));
+    Some((allocator, fixture))
+}
+
+mod resource_allocator {
+    kubelet_testing::allocator_contract!(super::allocator);
+}
+
 /// A suite, as text: the files with its promises, of which the first has its macro, and the trait with its contract.
 struct Suite {
     files: &'static [&'static str],
@@ -113,6 +132,21 @@ const SUITES: &[Suite] = &[
     Suite {
         files: &[include_str!("../src/contract/admission.rs")],
         of: Some((include_str!("../../kubelet-core/src/admission.rs"), "AdmitHandler")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/allocators.rs")],
+        of: Some((include_str!("../../kubelet-core/src/allocator.rs"), "ResourceAllocator")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/credentials.rs")],
+        of: Some((
+            include_str!("../../kubelet-core/src/images/provider.rs"),
+            "CredentialProvider",
+        )),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/stats.rs")],
+        of: Some((include_str!("../../kubelet-core/src/stats.rs"), "StatsProvider")),
     },
     Suite {
         files: &[include_str!("../src/contract/events.rs")],

@@ -292,6 +292,44 @@ fn what_is_dead_is_removed_when_newer_takes_its_place() {
 }
 
 #[test]
+fn as_many_dead_containers_stay_as_are_to() {
+    let containers = "a#4 running s0, a#3 exited:1 s0, a#2 exited:1 s0, a#1 exited:1 s0, a#0 exited:1 s0";
+    let ended = "a#2 exited:1 s0, a#1 exited:1 s0, a#0 exited:1 s0";
+    let at = |second| crate::jiff::Timestamp::from_second(second).unwrap();
+    for (policy, seen_of_it, per_name, made_after, want) in [
+        ("Always", containers, Some(2), None, "rm:a#1 rm:a#0 keep:s0"),
+        ("Always", containers, Some(9), None, "keep:s0"),
+        ("Always", containers, None, None, "keep:s0"),
+        (
+            "Always",
+            containers,
+            Some(0),
+            None,
+            "rm:a#3 rm:a#2 rm:a#1 rm:a#0 keep:s0",
+        ),
+        // What has ended for good would run again.
+        ("Never", ended, Some(0), None, "kill-pod rm:a#1 rm:a#0"),
+        // All of them are made at the same time, the epoch.
+        ("Always", containers, Some(1), Some(at(-1)), "keep:s0"),
+        (
+            "Always",
+            containers,
+            Some(1),
+            Some(at(0)),
+            "rm:a#2 rm:a#1 rm:a#0 keep:s0",
+        ),
+    ] {
+        let inputs = ActionInputs::new().with_dead_kept(per_name, made_after);
+        let actions = compute_pod_actions(&pod(&format!("{policy}: c:a")), &seen("s0", seen_of_it), &inputs);
+        assert_eq!(
+            text(&actions),
+            want,
+            "{policy} {seen_of_it} {per_name:?} {made_after:?}"
+        );
+    }
+}
+
+#[test]
 fn nothing_is_started_of_a_pod_that_is_deleted() {
     let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     for (spec, sandboxes, containers) in [

@@ -199,6 +199,7 @@ impl ContainerSyncer {
                 "old logs not removed"
             );
         }
+        self.clear_strays(&observed.uid).await;
         let log_path = PathBuf::from(crate::logs::container_log_name(view.name(), count));
         Ok((count, log_path))
     }

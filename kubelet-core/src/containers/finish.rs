@@ -1,9 +1,9 @@
 //! Clearing up after a pod whose containers have stopped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ContainerSyncer;
-use crate::ids::PodKey;
+use crate::ids::{ContainerId, PodKey, PodUid};
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::runtime::SandboxState;
 use crate::syncer::{Doomed, Remains, StepContext, SyncError};
@@ -38,11 +38,16 @@ impl ContainerSyncer {
                 .remove_pod(pod_dir, logs)
                 .await
                 .map_err(|error| SyncError::failed("cannot remove the folders of the pod", error))?;
+            match doomed {
+                Doomed::Pod(_) => self.clear_links_of(doomed.uid()).await,
+                // What an earlier life linked for it nobody knows any more.
+                Doomed::Orphan(_) => self.clear_links().await,
+            }
         }
         Ok(())
     }
 
-    /// Removes containers and sandboxes: all, or all but the newest that tell how the pod ended.
+    /// Removes containers and sandboxes: all, or all but those that tell how the pod ended.
     async fn remove_ended(
         &self,
         cx: &StepContext,
@@ -50,13 +55,17 @@ impl ContainerSyncer {
         key: Option<&PodKey>,
         remains: Remains,
     ) -> Result<(), SyncError> {
-        let mut kept_names: BTreeSet<&str> = BTreeSet::new();
+        let (mut newer, mut kept): (BTreeMap<&str, u32>, BTreeSet<&ContainerId>) = Default::default();
         for container in &observed.containers {
-            // Newest first: the first of each name is the one to keep.
-            if remains == Remains::Keep && kept_names.insert(&container.name) {
+            // Newest first: the first of each name is the one to keep in any case.
+            let newer = newer.entry(&container.name).or_default();
+            if remains == Remains::Keep && self.stays_after_end(container, *newer) {
+                *newer += 1;
+                kept.insert(&container.id);
                 continue;
             }
-            self.remove_container(cx, container, key, remains).await?;
+            self.remove_container(cx, container, (key, &observed.uid), remains)
+                .await?;
         }
         for (index, sandbox) in observed.sandboxes.iter().enumerate() {
             if remains == Remains::Keep && index == 0 {
@@ -71,32 +80,15 @@ impl ContainerSyncer {
                 && observed
                     .containers
                     .iter()
-                    .any(|c| c.sandbox_id.as_ref() == Some(&sandbox.id) && observed.newest(&c.name) == Some(c));
+                    .any(|c| c.sandbox_id.as_ref() == Some(&sandbox.id) && kept.contains(&c.id));
             if !in_use {
                 self.call_remove_sandbox(&cx.notes, &sandbox.id)
                     .await
                     .map_err(|error| SyncError::failed(format!("cannot remove sandbox {}", sandbox.id), error))?;
             }
         }
+        self.note_dead(observed, |container| kept.contains(&container.id));
         Ok(())
-    }
-
-    /// Removes the links to logs that are gone: a crash, or somebody else who removed a container, leaves them.
-    pub(super) async fn clear_links(&self) {
-        let (Some(links), logs) = (self.node.logs.links(), self.node.logs.root()) else {
-            return;
-        };
-        let cleared = self
-            .node
-            .files
-            .remove_dangling_links(links.to_owned(), logs.to_owned())
-            .await;
-        if let Err(error) = cleared {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "links to logs that are gone stay"
-            );
-        }
     }
 
     /// Removes a container, the link to its log, and its log with it unless the pod's logs go as a whole.
@@ -104,7 +96,7 @@ impl ContainerSyncer {
         &self,
         cx: &StepContext,
         container: &ObservedContainer,
-        pod: Option<&PodKey>,
+        (pod, uid): (Option<&PodKey>, &PodUid),
         remains: Remains,
     ) -> Result<(), SyncError> {
         if let (Remains::Keep, Some(log)) = (remains, container.log_path.clone())
@@ -112,11 +104,8 @@ impl ContainerSyncer {
         {
             tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "log not removed");
         }
-        let link = pod.and_then(|pod| self.node.logs.link(pod, &container.name, &container.id));
-        if let Some(link) = link
-            && let Err(error) = self.node.files.unlink_log(link).await
-        {
-            tracing::debug!(error = &error as &dyn std::error::Error, container = %container.id, "link to a log not removed");
+        if let Some(pod) = pod {
+            self.unlink_log(pod, uid, container).await;
         }
         self.call_remove(&cx.notes, &container.id)
             .await

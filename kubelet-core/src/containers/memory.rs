@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::links::PodLinks;
 use crate::backoff::{CrashBackoff, CrashBackoffSettings, KeyedBackoff};
 use crate::ids::{ContainerId, SandboxId};
 use crate::settings::Settings;
@@ -54,6 +55,8 @@ pub(super) struct PodMemory {
     pub(super) resets: KeyedBackoff<()>,
     /// How often in a row the outcome of making or starting something was unknown, by container; empty: the sandbox.
     pub(super) uncertain: BTreeMap<String, u32>,
+    /// The links to its logs.
+    pub(super) links: PodLinks,
 }
 
 /// The pauses after calls whose outcome is unknown: from 2 s on, doubled, up to 30 s.
@@ -90,6 +93,7 @@ impl PodMemory {
             sandboxes: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             resets: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             uncertain: BTreeMap::new(),
+            links: PodLinks::default(),
         }
     }
 }

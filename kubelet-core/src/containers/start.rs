@@ -115,7 +115,7 @@ impl ContainerSyncer {
             "Container started",
         ));
         if let Some(log) = log {
-            self.link_log(pod, view, &id, log).await;
+            self.link_log(pod.key(), pod.uid(), view.name(), &id, log).await;
         }
         self.post_start(cx, pod, view, &id).await?;
         Ok(Started)
@@ -123,17 +123,6 @@ impl ContainerSyncer {
 
     async fn permit(&self, cx: &StepContext, of: StartCall) -> Result<Permit, StartError> {
         self.permits.acquire(of, &cx.stop).await.ok_or(StartError::Stopped)
-    }
-
-    /// Nothing depends on the link but collectors of logs.
-    async fn link_log(&self, pod: &PodRecord, view: &ContainerView<'_>, id: &ContainerId, log: PathBuf) {
-        let Some(link) = self.node.logs.link(pod.key(), view.name(), id) else {
-            return;
-        };
-        if let Err(error) = self.node.files.link_log(link, log).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, pod = %pod.key(), container = view.name(), "log not linked");
-        }
     }
 
     /// Holds a container back that keeps ending.

@@ -49,6 +49,7 @@ impl ContainerSyncer {
     pub(super) async fn sync_pod(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
         let pod = &*work.pod;
         self.stop_hook_failed(cx, work).await?;
+        self.link_unseen(work).await;
         let network = self
             .network_not_ready
             .lock()
@@ -105,14 +106,19 @@ impl ContainerSyncer {
     fn decide(&self, work: &PodWork) -> PodActions {
         let memory = self.memory_of(work.pod.uid());
         let memory = super::lock(&memory);
-        let mut inputs = ActionInputs::new();
+        let per_name = self.node.settings.container_gc.max_per_container;
+        let mut inputs = ActionInputs::new().with_dead_kept(per_name, self.young_after());
         if let Some(sandbox) = &memory.initialized_in {
             inputs = inputs.with_initialized_in(sandbox);
         }
         if is_restarting_all(&work.status) {
             inputs = inputs.with_restarting_all();
         }
-        compute_pod_actions(&work.pod, &work.observed, &inputs)
+        let mut actions = compute_pod_actions(&work.pod, &work.observed, &inputs);
+        if actions.reset.is_empty() {
+            self.bound_dead(&work.observed, &mut actions);
+        }
+        actions
     }
 
     /// Stops and removes what is in the way.
@@ -172,9 +178,9 @@ impl ContainerSyncer {
             .containers
             .iter()
             .filter(|container| actions.remove_containers.contains(&container.id));
-        let key = observed.key.clone();
+        let of = (observed.key.as_ref(), &observed.uid);
         for container in gone {
-            if let Err(error) = self.remove_container(cx, container, key.as_ref(), Remains::Keep).await {
+            if let Err(error) = self.remove_container(cx, container, of, Remains::Keep).await {
                 tracing::debug!(error = &error as &dyn std::error::Error, "ended container not removed");
             }
         }

@@ -513,7 +513,12 @@ impl Worker {
         let Some(observed) = self.observe().await else {
             return AGAIN;
         };
-        let remains = if wish.left { Remains::Remove } else { Remains::Keep };
+        let evicted = wish.terminate.as_ref().is_some_and(|termination| termination.evicted);
+        let remains = if wish.left || evicted {
+            Remains::Remove
+        } else {
+            Remains::Keep
+        };
         let work = wish.pod.as_ref().map(|pod| {
             let status = self.last_status(pod);
             PodWork::new(pod.clone(), observed.clone(), status)

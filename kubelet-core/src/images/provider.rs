@@ -57,12 +57,18 @@ impl CredentialError {
 
 /// Gives credentials of the node for registries. Every pod may use them.
 ///
-/// They are asked after the pull secrets of a pod were looked up, in the order in which they were added.
+/// They are asked all at once, after the pull secrets of a pod were looked up, for each pull;
+/// their answers count in the order in which the providers were added. Nothing is kept of an answer: a provider to
+/// which that costs much keeps its own. One that takes longer than the limit of runtime calls is given up.
 ///
 /// # Contract
 /// - Calls may overlap each other, for one repository too.
-/// - Nothing to show is an empty list, never an error.
-/// - A call may be dropped at any time and leaves nothing running.
+/// - The same repository gets the same credentials, in the order in which to try them, until they change, whatever else is
+///   asked.
+/// - Nothing to show is an empty list, never an error; neither is a repository that no registry can have.
+/// - A failure is an error, never an empty list, and the next call tries again.
+/// - A call may be dropped at any time and leaves nothing running; later ones are answered.
+/// - Neither errors nor `Debug` tell what is secret.
 #[async_trait]
 pub trait CredentialProvider: fmt::Debug + Send + Sync + 'static {
     /// What it is called in messages.

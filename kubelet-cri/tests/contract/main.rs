@@ -4,3 +4,6 @@
 
 mod images;
 mod runtime;
+mod stats;
+#[path = "../table/usage.rs"]
+mod usage;

@@ -1,21 +1,12 @@
 //! What another kubelet made is taken over, and what this one makes looks as if that one had made it.
 
-use std::collections::BTreeMap;
-
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::{PodUid, SandboxId};
 use kubelet_proto::cri::{runtime_client, v1};
 use kubelet_testing::Op;
 use serde_json::json;
 
+use crate::labels::{self, hash, map};
 use crate::node::{Node, first, runs};
-
-fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
-}
 
 fn parse(pod: serde_json::Value) -> Pod {
     serde_json::from_value(pod).unwrap()
@@ -35,15 +26,6 @@ fn fixed() -> Pod {
         "metadata": {"name": "etcd", "namespace": "kube-system", "uid": "b2a6a7d3e15f"},
         "spec": {"containers": [{"name": "etcd", "image": "foo/etcd:v1"}]},
     }))
-}
-
-/// The hash that upstream gives a container: see `container_hash` in the spec.
-fn hash(name: &str, image: &str) -> String {
-    let json = format!("{{\"image\":\"{image}\",\"name\":\"{name}\"}}");
-    let bytes: Vec<String> = json.bytes().map(|byte| byte.to_string()).collect();
-    let text = format!("([]uint8)[{}]", bytes.join(" "));
-    let fold = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    format!("{:x}", text.bytes().fold(0x811c_9dc5, fold))
 }
 
 /// Makes a pod as another kubelet does, over the wire.
@@ -67,8 +49,8 @@ async fn made_by_another(
             namespace: namespace.to_owned(),
             attempt: 0,
         }),
-        labels: map(&identity),
-        annotations: map(&[
+        labels: map(identity),
+        annotations: map([
             ("kubernetes.io/config.seen", "2026-01-01T00:00:00.000000000Z"),
             ("kubernetes.io/config.source", source),
         ]),
@@ -84,7 +66,7 @@ async fn made_by_another(
         .unwrap()
         .into_inner()
         .pod_sandbox_id;
-    let mut labels = map(&identity);
+    let mut labels = map(identity);
     labels.insert("io.kubernetes.container.name".to_owned(), container.to_owned());
     let request = v1::CreateContainerRequest {
         pod_sandbox_id: sandbox,
@@ -99,7 +81,7 @@ async fn made_by_another(
                 ..v1::ImageSpec::default()
             }),
             labels,
-            annotations: map(&[
+            annotations: map([
                 ("io.kubernetes.container.hash", &hash(container, image)),
                 ("io.kubernetes.container.restartCount", &restarts.to_string()),
                 ("io.kubernetes.container.terminationMessagePath", "/dev/termination-log"),
@@ -161,74 +143,16 @@ async fn containers_that_another_kubelet_made_are_adopted_and_not_made_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_made_has_the_labels_and_annotations_of_upstream() {
+    let image = "foo/image:v1";
     let node = Node::new();
-    let agent = node.start().await;
+    let agent = node.start_with(|builder| builder.allocator(labels::allocator())).await;
     agent.static_pods.set(Vec::new()).await.unwrap();
-    let pod = parse(json!({
-        "metadata": {
-            "name": "web", "namespace": "shop", "uid": "u-1", "labels": {"app": "web"}, "annotations": {"team": "edge"},
-        },
-        "spec": {"terminationGracePeriodSeconds": 7, "containers": [{
-            "name": "app", "image": "foo/image:v1", "terminationMessagePolicy": "FallbackToLogsOnError",
-            "ports": [{"name": "http", "containerPort": 80}],
-            "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", "x"]}}},
-        }]},
-    }));
-    agent.pods.set(vec![pod]).await.unwrap();
-    agent.until_runs("web").await;
-
-    let id = SandboxId::from("s1");
-    let sandbox = node.cri.sandbox_config(&id).unwrap();
-    let identity = [
-        ("io.kubernetes.pod.name", "web"),
-        ("io.kubernetes.pod.namespace", "shop"),
-        ("io.kubernetes.pod.uid", "u-1"),
-    ];
-    let mut labels = map(&identity);
-    labels.insert("app".to_owned(), "web".to_owned());
-    assert_eq!(sandbox.labels, labels);
-    let metadata = sandbox.metadata.unwrap();
-    assert_eq!((metadata.name.as_str(), metadata.namespace.as_str()), ("web", "shop"));
-    assert_eq!((PodUid::from(metadata.uid), metadata.attempt), (PodUid::from("u-1"), 0));
-    let mut annotations = sandbox.annotations;
-    assert!(annotations.remove("kubernetes.io/config.seen").is_some());
-    assert_eq!(
-        annotations,
-        map(&[("kubernetes.io/config.source", "api"), ("team", "edge")])
-    );
-
-    let container = node.cri.container_config(&"c1".into()).unwrap();
-    let mut labels = map(&identity);
-    labels.insert("io.kubernetes.container.name".to_owned(), "app".to_owned());
-    assert_eq!(container.labels, labels);
-    let mut annotations = container.annotations;
-    // What this kubelet adds to find a message again.
-    annotations.retain(|key, _| !key.starts_with("io.kubelet-sdk."));
-    let expected = map(&[
-        ("io.kubernetes.container.hash", &hash("app", "foo/image:v1")),
-        ("io.kubernetes.container.restartCount", "0"),
-        ("io.kubernetes.container.terminationMessagePath", "/dev/termination-log"),
-        (
-            "io.kubernetes.container.terminationMessagePolicy",
-            "FallbackToLogsOnError",
-        ),
-        (
-            "io.kubernetes.container.preStopHandler",
-            r#"{"exec":{"command":["sh","-c","x"]}}"#,
-        ),
-        (
-            "io.kubernetes.container.ports",
-            r#"[{"name":"http","containerPort":80,"protocol":"TCP"}]"#,
-        ),
-        ("io.kubernetes.pod.terminationGracePeriod", "7"),
-    ]);
-    let keys = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&annotations), keys(&expected));
-    for (key, value) in &expected {
-        let same_json = || {
-            let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).ok();
-            parse(&annotations[key]).is_some() && parse(&annotations[key]) == parse(value)
-        };
-        assert!(annotations[key] == *value || same_json(), "{key}: {}", annotations[key]);
-    }
+    agent.pods.set(vec![labels::marked_pod(image)]).await.unwrap();
+    agent
+        .until("a container is started again", |all| {
+            let containers = all.get(labels::POD).and_then(|pod| pod.container_statuses.as_ref());
+            containers.is_some_and(|all| all.iter().any(|c| c.name == labels::CRASHES && c.restart_count > 0))
+        })
+        .await;
+    labels::check(node.cri.channel(), image).await;
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use kubelet_core::{ImageRef, RegistryAuth};
+use kubelet_core::{ImageRef, RegistryAuth, StatsError, StatsProvider, StatsScope, StatsSnapshot, async_trait};
 use kubelet_cri::CriRuntime;
-use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, Workload};
+use kubelet_testing::contract::{ExecCommands, ImageFixture, RuntimeFixture, StatsFixture, Workload};
 use kubelet_testing::{Action, FakeCri, FakeImage, FakeRuntime, Op, Script};
 use tempfile::TempDir;
+
+use crate::usage;
 
 /// A fake behind a socket, a client of it, and the folder of both.
 async fn connect(world: FakeRuntime) -> (FakeCri, CriRuntime, TempDir) {
@@ -93,4 +95,41 @@ mod container_runtime {
 
 mod image_service {
     kubelet_testing::image_contract!(super::images);
+}
+
+/// A client, and the fake behind it for as long as the client is used.
+#[derive(Debug)]
+struct Measures {
+    runtime: CriRuntime,
+    _fake: FakeCri,
+    _folder: TempDir,
+}
+
+#[async_trait]
+impl StatsProvider for Measures {
+    async fn collect(&self, want: &StatsScope) -> Result<StatsSnapshot, StatsError> {
+        self.runtime.collect(want).await
+    }
+}
+
+async fn stats() -> Option<(Measures, StatsFixture)> {
+    let (fake, runtime, folder) = connect(FakeRuntime::builder().all_images_present().build()).await;
+    let forever = Workload::image("fake/forever");
+    let pods = RuntimeFixture::new(
+        folder.path().join("logs"),
+        forever.clone(),
+        |_| Workload::image("fake/app:1"),
+        forever.clone(),
+    );
+    let measured = usage::make(&runtime, &pods, &forever).await;
+    let measures = Measures {
+        runtime,
+        _fake: fake,
+        _folder: folder,
+    };
+    Some((measures, measured.fixture().patience(Duration::from_secs(10))))
+}
+
+mod stats_provider {
+    kubelet_testing::stats_contract!(super::stats);
 }

@@ -5,5 +5,9 @@
 mod adoption;
 mod bad_answers;
 mod contract;
+#[path = "../table/labels.rs"]
+mod labels;
 mod node;
 mod restart;
+#[path = "../table/usage.rs"]
+mod usage;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kubelet_core::{
-    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletHandle, NodeView,
-    Quantity, RunError, SourceKind, StateDir, StopReport,
+    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
+    KubeletHandle, NodeView, Quantity, RunError, SourceKind, StateDir, StopReport,
 };
 use kubelet_cri::{CriRuntime, CriSettings};
 use kubelet_pleg::GenericPleg;
@@ -126,20 +126,24 @@ impl Node {
 
     /// Starts a kubelet without pods on it.
     pub(crate) async fn start(&self) -> Agent {
+        self.start_with(|builder| builder).await
+    }
+
+    /// Starts a kubelet of another shape.
+    pub(crate) async fn start_with(&self, shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder) -> Agent {
         let channel = self.cri.channel();
         let runtime = CriRuntime::connect_over("fake", channel, self.settings.clone())
             .await
             .unwrap();
         let (pods, source) = ChannelSource::new("api");
         let (static_pods, static_source) = ChannelSource::new("file");
-        let kubelet = Kubelet::builder("node-1", Containers::new(runtime, GenericPleg::default()))
+        let builder = Kubelet::builder("node-1", Containers::new(runtime, GenericPleg::default()))
             .source(source)
             .source(static_source.kind(SourceKind::Static))
             .node_view(view())
             .events(self.events.clone())
-            .state_only(self.state.clone())
-            .build()
-            .unwrap();
+            .state_only(self.state.clone());
+        let kubelet = shape(builder).build().unwrap();
         let handle = kubelet.handle();
         let mut task = JoinSet::new();
         task.spawn(kubelet.run(CancellationToken::new()));

@@ -5,8 +5,11 @@
 mod garbage;
 mod handlers;
 mod images;
+#[path = "../table/labels.rs"]
+mod labels;
 mod life;
 mod logs;
+mod marks;
 mod node;
 mod resources;
 mod restart;

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use kubelet_core::{
-    AdmitHandler, ContainerRuntime, EventSink, ImageService, PodProvider, Runnable, RuntimeError, error_chain,
+    AdmitHandler, ContainerRuntime, EventSink, ImageService, PodProvider, ResourceAllocator, Runnable, RuntimeError,
+    error_chain,
 };
 use tokio::runtime::Builder;
 use tokio::time::{self, Instant};
 
 use crate::contract::admission::AdmitFixture;
+use crate::contract::allocators::AllocatorFixture;
 use crate::contract::events::EventFixture;
 use crate::contract::fixture::{ImageFixture, RuntimeFixture};
 use crate::contract::providers::ProviderFixture;
@@ -55,6 +57,24 @@ pub fn check_admission<H: AdmitHandler>(
         make()
             .await
             .map(|(handler, fixture)| (Arc::new(handler) as Arc<dyn AdmitHandler>, fixture))
+    };
+    check(name, make, promise);
+}
+
+/// Checks one promise of [`ResourceAllocator`], as [`check`] does.
+///
+/// # Panics
+/// If the promise is broken, or skipped although [`REQUIRE`] is `1`.
+pub fn check_allocator<A: ResourceAllocator>(
+    name: &str,
+    make: impl AsyncFnOnce() -> Option<(A, AllocatorFixture)>,
+    promise: impl AsyncFnOnce(&Arc<dyn ResourceAllocator>, &AllocatorFixture),
+) {
+    // Shared, so that a call which waits for ever can be left behind on its thread.
+    let make = async || {
+        make()
+            .await
+            .map(|(allocator, fixture)| (Arc::new(allocator) as Arc<dyn ResourceAllocator>, fixture))
     };
     check(name, make, promise);
 }

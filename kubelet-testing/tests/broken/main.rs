@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
 
 mod admission;
+mod allocators;
+mod credentials;
 mod events;
 mod generators;
 mod http;
@@ -12,6 +14,7 @@ mod objects;
 mod providers;
 mod runnables;
 mod sources;
+mod stats;
 mod status_sinks;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
