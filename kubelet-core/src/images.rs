@@ -18,5 +18,5 @@ pub use keyring::Keyring;
 pub(crate) use manager::{Candidates, ImageManager, ImageParts, LoggedProgress, PullFailure, Pulled};
 pub use provider::{CredentialError, CredentialProvider, CredentialRequest, DockerConfigFiles};
 pub(crate) use records::PullRecords;
-pub(crate) use reference::{Reference, normalized};
+pub(crate) use reference::{BadReference, Reference, normalized};
 pub use verification::ImageVerification;

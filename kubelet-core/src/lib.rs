@@ -113,9 +113,9 @@ pub use runnable::{NodeContext, Runnable, RunnableError, StartPhase};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, Device, ExecOutput, ExecRequest, IdMapping, IgnoreProgress, ImageFilesystems,
-    ImageRecord, ImageRef, ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount, MountError,
-    MountPropagation, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress, PullRequest,
-    RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
+    ImageMount, ImageMounts, ImageRecord, ImageRef, ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount,
+    MountError, MountPropagation, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress,
+    PullRequest, RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
     RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, SecurityProfile, SelinuxOptions,
     Target, UserNamespace, annotation, label,
 };

@@ -6,6 +6,7 @@ mod engine {
     mod endings;
     mod harness;
     mod image_gc;
+    mod image_volumes;
     mod images;
     mod leftovers;
     mod life;

@@ -119,6 +119,8 @@ pub(crate) fn container_status(status: v1::ContainerStatus) -> Result<ContainerS
         image.user_specified_image
     };
     seen.image_ref = status.image_ref;
+    let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
+    seen.mounted_images = mounted.map(|image| image.image).collect();
     seen.labels = status.labels;
     seen.annotations = status.annotations;
     seen.log_path = Some(status.log_path).filter(|path| !path.is_empty()).map(PathBuf::from);
