@@ -4,6 +4,7 @@
 
 mod garbage;
 mod handlers;
+mod image_volumes;
 mod images;
 mod life;
 mod logs;
