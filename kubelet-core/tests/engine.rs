@@ -5,6 +5,7 @@ mod engine {
     mod clock_faults;
     mod endings;
     mod harness;
+    mod image_accounts;
     mod image_gc;
     mod image_volumes;
     mod images;

@@ -23,6 +23,7 @@ pub mod runtime;
 pub mod sources;
 pub mod status_sinks;
 mod thread;
+pub mod tokens;
 
 pub use admission::AdmitFixture;
 pub use check::{
@@ -38,3 +39,4 @@ pub use providers::ProviderFixture;
 pub use runnables::RunnableFixture;
 pub use sources::SourceFixture;
 pub use status_sinks::StatusSinkFixture;
+pub use tokens::TokenFixture;

@@ -13,6 +13,7 @@ mod providers;
 mod runnables;
 mod sources;
 mod status_sinks;
+mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
