@@ -8,20 +8,17 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use kubelet_core::{
-    Clock, ObjectError, PodRecord, SourceKind, SourceName, SystemClock, Token, TokenRequest, TokenSource, error_chain,
-};
+use kubelet_core::{Clock, ObjectError, PodUid, SystemClock, Token, TokenRequest, TokenSource, error_chain};
 
 use crate::contract::check::within;
 use crate::contract::fixture::random_uid;
 use crate::contract::hook::{Given, Hook, hook};
-use crate::pods::PodBuilder;
 
 /// Tells the suite of [`TokenSource`] for whom the source that it checks has tokens.
 pub struct TokenFixture {
     namespace: String,
-    accounts: Vec<(String, String)>,
-    pod: PodRecord,
+    accounts: [(String, String); 2],
+    pod: (String, PodUid),
     reviewed: Given<Hook<String, Option<TokenRequest>>>,
     outage: Given<(Hook, Hook)>,
     patience: Duration,
@@ -38,29 +35,22 @@ impl fmt::Debug for TokenFixture {
 
 impl TokenFixture {
     /// A fixture for a source that has tokens of two service accounts of a namespace, each given by name and UID.
-    ///
-    /// # Panics
-    /// If the namespace is none.
     #[must_use]
     pub fn new(namespace: &str, one: (&str, &str), other: (&str, &str)) -> Self {
-        let pod = PodBuilder::new("kubelet-tokens")
-            .namespace(namespace)
-            .container("app", |container| container);
-        let pod = PodRecord::new(&pod.build(), SourceName::from("test"), SourceKind::Managed);
         Self {
             namespace: namespace.to_owned(),
-            accounts: [one, other].map(|(name, uid)| (name.to_owned(), uid.to_owned())).into(),
-            pod: pod.expect("a pod with a namespace, a name and a UID"),
+            accounts: [one, other].map(|(name, uid)| (name.to_owned(), uid.to_owned())),
+            pod: ("kubelet-tokens".to_owned(), PodUid::from(random_uid())),
             reviewed: Given::Unsaid,
             outage: Given::Unsaid,
             patience: Duration::from_secs(20),
         }
     }
 
-    /// The pod that tokens are bound to, where the source has to know it. It must be of the fixture's namespace.
+    /// The pod of that namespace that tokens are bound to, where the source has to know it.
     #[must_use]
-    pub fn pod(mut self, pod: PodRecord) -> Self {
-        self.pod = pod;
+    pub fn pod(mut self, name: &str, uid: PodUid) -> Self {
+        self.pod = (name.to_owned(), uid);
         self
     }
 
@@ -107,9 +97,9 @@ impl TokenFixture {
     /// A request for one of the accounts, bound to the pod.
     fn request(&self, account: usize) -> TokenRequest {
         let (name, uid) = &self.accounts[account];
-        TokenRequest::new(&self.namespace, name)
-            .with_uid(uid)
-            .bound_to(&self.pod)
+        let mut request = TokenRequest::new(&self.namespace, name).with_uid(uid);
+        request.pod = Some(self.pod.clone());
+        request
     }
 
     /// The same for an audience of the suite.
