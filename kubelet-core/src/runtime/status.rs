@@ -97,7 +97,7 @@ pub struct ContainerStatus {
     pub image: String,
     /// The image as `repository@digest`, or its id where it has none: what the API shows as `imageID`.
     pub image_ref: String,
-    /// The images that are mounted into it, each as it was named then: by its id.
+    /// The images that are mounted into it, each by its id, or by all names that the runtime has for it.
     pub mounted_images: Vec<String>,
     /// Labels as it was made with.
     pub labels: BTreeMap<String, String>,

@@ -77,7 +77,6 @@ fn mount(mount: &Mount) -> v1::Mount {
             ..image_spec(&mount.image, &mount.handler)
         }),
         image_sub_path: image.map(|mount| mount.sub_path.clone()).unwrap_or_default(),
-        ..v1::Mount::default()
     }
 }
 
