@@ -133,7 +133,6 @@ async fn build(
     };
     let mut node = NodeSettings::default();
     node.max_pods = args.max_pods;
-
     settings.container_gc.min_age = args.minimum_container_ttl_duration.unwrap_or_default();
     // Any number is negative, as it is upstream.
     settings.container_gc.max_per_container = u32::try_from(args.maximum_dead_containers_per_container).ok();

@@ -18,6 +18,7 @@ use futures::stream::BoxStream;
 
 use crate::pod::PodRecord;
 
+pub(crate) use absent::PART_MISSING;
 pub use absent::{Abilities, AbsentParts};
 pub use active::ActivePods;
 pub use ledger::Ledger;

@@ -25,6 +25,7 @@ use crate::source::PodSource;
 use crate::state_dir::StateDir;
 use crate::stats::StatsProvider;
 use crate::status::StatusSink;
+use crate::tokens::TokenSource;
 use crate::whole_pods::WholePods;
 
 pub use error::BuildError;
@@ -72,6 +73,7 @@ pub struct KubeletBuilder {
     node_view: Option<NodeView>,
     objects: Option<Arc<dyn ObjectSource>>,
     image_credentials: Vec<Arc<dyn CredentialProvider>>,
+    tokens: Option<Arc<dyn TokenSource>>,
     image_verification: ImageVerification,
     status_sinks: Vec<Arc<dyn StatusSink>>,
     events: Arc<dyn EventSink>,
@@ -108,6 +110,7 @@ impl KubeletBuilder {
             node_view: None,
             objects: None,
             image_credentials: Vec::new(),
+            tokens: None,
             image_verification: ImageVerification::default(),
             status_sinks: Vec::new(),
             events: Arc::new(TracingEvents),
@@ -166,7 +169,7 @@ impl KubeletBuilder {
         self
     }
 
-    /// Where secrets, config maps, services and runtime classes are read.
+    /// Where secrets, config maps, services, service accounts and runtime classes are read.
     pub fn objects(mut self, objects: impl ObjectSource) -> Self {
         self.objects = Some(Arc::new(objects));
         self
@@ -176,6 +179,12 @@ impl KubeletBuilder {
     /// after the pull secrets of the pod. Whole-pod backends look after their own.
     pub fn image_credentials(mut self, provider: impl CredentialProvider) -> Self {
         self.image_credentials.push(Arc::new(provider));
+        self
+    }
+
+    /// Where tokens of service accounts are had, for those who show them on behalf of pods: credential provider plugins.
+    pub fn tokens(mut self, tokens: impl TokenSource) -> Self {
+        self.tokens = Some(Arc::new(tokens));
         self
     }
 

@@ -348,7 +348,7 @@ impl PodStatusCache {
             .is_some_and(|entry| entry.stale.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
     }
 
-    /// The images of all containers, under every name that their statuses have for them. Nothing while a pod could not be
+    /// The images of all containers, and those that are mounted into them, under every name that their statuses have for them. Nothing while a pod could not be
     /// inspected: what it uses is not known.
     pub(crate) fn images_in_use(&self) -> Option<BTreeSet<String>> {
         let state = lock(&self.state);
@@ -359,7 +359,8 @@ impl PodStatusCache {
                 return None;
             }
             for container in &seen.containers {
-                for name in [&container.image, &container.image_ref] {
+                let own = [&container.image, &container.image_ref].into_iter();
+                for name in own.chain(&container.mounted_images) {
                     if !names.contains(name) {
                         names.insert(name.clone());
                     }

@@ -6,6 +6,7 @@ mod dead;
 mod finish;
 mod grace;
 mod hooks;
+mod image_volumes;
 mod images;
 mod kill;
 mod links;
@@ -27,7 +28,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::admission::{Ledger, NO_STRICT_GROUPS};
+use crate::admission::{Ledger, NO_STRICT_GROUPS, PART_MISSING};
 use crate::allocator::{ContainerResources, ResourceAllocator};
 use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
@@ -37,7 +38,7 @@ use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
 use crate::pleg::PodLifecycleEventGenerator;
-use crate::runtime::{ContainerRuntime, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
+use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
 pub(crate) use resolver::NodeDns;
@@ -94,6 +95,7 @@ pub(crate) struct NodeParts {
 struct RuntimeAbilities {
     handlers: Vec<RuntimeHandler>,
     strict_groups: bool,
+    image_mounts: ImageMounts,
 }
 
 /// The syncer of one running kubelet.
@@ -158,15 +160,25 @@ impl ContainerSyncer {
 #[async_trait]
 impl PodSyncer for ContainerSyncer {
     async fn acquire(&self, _cx: &StepContext, work: &PodWork) -> Result<(), AcquireError> {
+        let (has_strict_groups, image_mounts) = {
+            let abilities = lock(&self.abilities);
+            (abilities.strict_groups, abilities.image_mounts)
+        };
         let is_known = self.node.ledger.node().supplemental_groups_policy.is_some();
-        if is_known || !security::only_given_groups(&work.pod) || lock(&self.abilities).strict_groups {
-            return Ok(());
+        if !is_known && !has_strict_groups && security::only_given_groups(&work.pod) {
+            let (reason, message) = NO_STRICT_GROUPS;
+            return Err(AcquireError::Refused {
+                reason: reason.to_owned(),
+                message: message.to_owned(),
+            });
         }
-        let (reason, message) = NO_STRICT_GROUPS;
-        Err(AcquireError::Refused {
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-        })
+        match image_volumes::lack_of_image_mounts(&work.pod, image_mounts) {
+            None => Ok(()),
+            Some(message) => Err(AcquireError::Refused {
+                reason: PART_MISSING.to_owned(),
+                message,
+            }),
+        }
     }
 
     async fn sync(&self, cx: &StepContext, work: &PodWork) -> Result<Synced, SyncError> {
@@ -227,6 +239,7 @@ impl PodSyncer for ContainerSyncer {
             *lock(&self.abilities) = RuntimeAbilities {
                 handlers: info.handlers,
                 strict_groups: info.supplemental_groups_policy,
+                image_mounts: info.image_mounts,
             };
         }
         *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();

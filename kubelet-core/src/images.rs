@@ -16,7 +16,9 @@ pub use docker_config::DockerConfigError;
 pub use exec::{CredentialConfigError, ExecCredentialProviders};
 pub use keyring::Keyring;
 pub(crate) use manager::{Candidates, ImageManager, ImageParts, LoggedProgress, PullFailure, Pulled};
-pub use provider::{CredentialError, CredentialProvider, CredentialRequest, DockerConfigFiles};
+pub use provider::{
+    CredentialError, CredentialProvider, CredentialRequest, DockerConfigFiles, ProvidedCredential, ServiceAccountKey,
+};
 pub(crate) use records::PullRecords;
-pub(crate) use reference::{Reference, normalized};
+pub(crate) use reference::{BadReference, Reference, normalized};
 pub use verification::ImageVerification;

@@ -42,6 +42,7 @@ mod state_dir;
 mod stats;
 mod status;
 mod syncer;
+mod tokens;
 mod validation;
 mod volume_sources;
 mod whole_pods;
@@ -81,7 +82,7 @@ pub use ids::{ContainerId, ImageId, PodKey, PodUid, SandboxId, SourceName};
 pub use image_gc::ImageGcPolicy;
 pub use images::{
     CredentialConfigError, CredentialError, CredentialProvider, CredentialRequest, DockerConfigError,
-    DockerConfigFiles, ExecCredentialProviders, ImageVerification, Keyring,
+    DockerConfigFiles, ExecCredentialProviders, ImageVerification, Keyring, ProvidedCredential, ServiceAccountKey,
 };
 pub use kubelet::{Kubelet, OnStop, RunError, StopReport};
 pub use logs::{
@@ -113,9 +114,9 @@ pub use runnable::{NodeContext, Runnable, RunnableError, StartPhase};
 pub use runtime::{
     CgroupDriver, ContainerAnnotations, ContainerConfig, ContainerRecord, ContainerRuntime, ContainerState,
     ContainerStatus, CreateContainer, Device, ExecOutput, ExecRequest, IdMapping, IgnoreProgress, ImageFilesystems,
-    ImageRecord, ImageRef, ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount, MountError,
-    MountPropagation, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress, PullRequest,
-    RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
+    ImageMount, ImageMounts, ImageRecord, ImageRef, ImageService, ImageSpace, LinuxResources, LinuxSecurity, Mount,
+    MountError, MountPropagation, NETWORK_READY, NamespaceMode, Namespaces, PortMapping, PortProtocol, PullProgress,
+    PullRequest, RUNTIME_READY, RegistryAuth, RuntimeCondition, RuntimeError, RuntimeHandler, RuntimeHint, RuntimeInfo,
     RuntimeParts, SandboxConfig, SandboxRecord, SandboxState, SandboxStatus, Scope, SecurityProfile, SelinuxOptions,
     Target, UserNamespace, annotation, label,
 };
@@ -140,6 +141,7 @@ pub use syncer::{
     AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing,
     StepContext, StepNotes, SyncError, Synced, Termination,
 };
+pub use tokens::{Token, TokenRequest, TokenSource};
 pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,

@@ -77,6 +77,8 @@ pub struct ObservedContainer {
     pub image: String,
     /// The image that it runs.
     pub image_ref: String,
+    /// The images that are mounted into it.
+    pub mounted_images: Vec<String>,
     /// Hash of image and name, from its annotations.
     pub hash: Option<u32>,
     /// Restart count, from its annotations.
@@ -134,6 +136,7 @@ impl ObservedContainer {
             message: String::new(),
             image: String::new(),
             image_ref: String::new(),
+            mounted_images: Vec::new(),
             hash: None,
             restart_count: 0,
             log_path: None,
@@ -166,6 +169,7 @@ impl From<ContainerStatus> for ObservedContainer {
             message: status.message,
             image: status.image,
             image_ref: status.image_ref,
+            mounted_images: status.mounted_images,
             hash: notes.hash,
             restart_count: notes.restart_count,
             log_path: status.log_path,

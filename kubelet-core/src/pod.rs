@@ -5,6 +5,7 @@ mod facts;
 mod hash;
 mod qos;
 mod restart;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub(crate) use hash::go_json;
 pub use qos::{QosClass, qos_class};
 pub(crate) use restart::asks_restart_all;
 pub use restart::{RestartPolicy, restart_all_requested, should_restart, should_restart_exited};
+pub(crate) use volumes::image_volumes;
 
 /// Why a pod cannot become a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -29,9 +29,11 @@ pub use error::RuntimeError;
 pub use image::{
     IgnoreProgress, ImageFilesystems, ImageRecord, ImageRef, ImageService, ImageSpace, PullProgress, PullRequest,
 };
-pub use info::{CgroupDriver, NETWORK_READY, RUNTIME_READY, RuntimeCondition, RuntimeHandler, RuntimeInfo};
+pub use info::{
+    CgroupDriver, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeCondition, RuntimeHandler, RuntimeInfo,
+};
 pub use labels::{ContainerAnnotations, annotation, label};
-pub use mount::{Device, IdMapping, Mount, MountError, MountPropagation, UserNamespace};
+pub use mount::{Device, IdMapping, ImageMount, Mount, MountError, MountPropagation, UserNamespace};
 pub use record::{ContainerRecord, ContainerState, SandboxRecord, SandboxState};
 pub use resources::LinuxResources;
 pub use status::{ContainerStatus, SandboxStatus};

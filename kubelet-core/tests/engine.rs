@@ -6,7 +6,9 @@ mod engine {
     mod endings;
     mod garbage;
     mod harness;
+    mod image_accounts;
     mod image_gc;
+    mod image_volumes;
     mod images;
     mod leftovers;
     mod life;

@@ -3,6 +3,10 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
+mod plugins {
+    mod tokens;
+}
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,7 +76,10 @@ async fn ask(provider: &impl CredentialProvider, repository: &str) -> Result<Vec
         .build();
     let pod = PodRecord::new(&pod, SourceName::from("test"), SourceKind::Managed).unwrap();
     match provider.credentials(&CredentialRequest::new(repository, &pod)).await {
-        Ok(found) => Ok(found.into_iter().map(|auth| (auth.username, auth.password)).collect()),
+        Ok(found) => Ok(found
+            .into_iter()
+            .map(|found| (found.auth.username, found.auth.password))
+            .collect()),
         Err(error) => Err(error_chain(&error).to_string()),
     }
 }

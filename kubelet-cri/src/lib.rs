@@ -5,6 +5,7 @@ mod connect;
 mod convert;
 mod error;
 mod events;
+mod features;
 mod images;
 mod lists;
 mod runtime;

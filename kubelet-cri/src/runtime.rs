@@ -25,6 +25,7 @@ use crate::convert::{
 };
 use crate::error::Op;
 use crate::events::events;
+use crate::features::image_mounts;
 use crate::lists::{ContainerList, SandboxList};
 use crate::settings::{CriSettings, whole_seconds};
 
@@ -189,6 +190,7 @@ impl ContainerRuntime for CriRuntime {
         info.supplemental_groups_policy = said
             .features
             .is_some_and(|features| features.supplemental_groups_policy);
+        info.image_mounts = image_mounts(&info.name, &info.version);
         info.cgroup_driver = self.driver;
         Ok(info)
     }

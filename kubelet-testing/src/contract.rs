@@ -26,6 +26,7 @@ pub mod sources;
 pub mod stats;
 pub mod status_sinks;
 mod thread;
+pub mod tokens;
 
 pub use admission::AdmitFixture;
 pub use allocators::AllocatorFixture;
@@ -45,3 +46,4 @@ pub use runnables::RunnableFixture;
 pub use sources::SourceFixture;
 pub use stats::StatsFixture;
 pub use status_sinks::StatusSinkFixture;
+pub use tokens::TokenFixture;

@@ -22,7 +22,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubelet_core::jiff::Timestamp;
-use kubelet_core::{Clock, RuntimeInfo, RuntimeParts, TokioClock};
+use kubelet_core::{Clock, ImageMounts, RuntimeInfo, RuntimeParts, TokioClock};
 
 use crate::fake::state::State;
 
@@ -112,6 +112,8 @@ pub struct FakeRuntimeBuilder {
 
 impl Default for FakeRuntimeBuilder {
     fn default() -> Self {
+        let mut info = RuntimeInfo::new("fake", "1.0.0");
+        info.image_mounts = ImageMounts::SubPaths;
         Self {
             seed: 0,
             clock: None,
@@ -119,7 +121,7 @@ impl Default for FakeRuntimeBuilder {
             hint_capacity: 1024,
             has_events: true,
             all_images_present: false,
-            info: RuntimeInfo::new("fake", "1.0.0"),
+            info,
         }
     }
 }
@@ -161,7 +163,7 @@ impl FakeRuntimeBuilder {
         self
     }
 
-    /// What `info` answers; by default runtime `fake` 1.0.0 with both conditions met.
+    /// What `info` answers; by default runtime `fake` 1.0.0 with both conditions met, which mounts images.
     pub fn info(mut self, info: RuntimeInfo) -> Self {
         self.info = info;
         self

@@ -11,6 +11,7 @@ mod pods;
 mod provider;
 mod simulator;
 mod status_sink;
+mod tokens;
 
 pub use allocator::FakeAllocator;
 #[cfg(feature = "containerd")]
@@ -28,3 +29,4 @@ pub use pods::{ContainerBuilder, PodBuilder, exec_probe};
 pub use provider::{FakeProvider, ProviderCall, ProviderOp};
 pub use simulator::{Invariant, Simulation, SimulationReport, SimulationSettings, Violation};
 pub use status_sink::CheckedStatusSink;
+pub use tokens::FakeTokens;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use kubelet_core::{ContainerResources, Device, ImageRef, PodUid, RegistryAuth};
 use kubelet_testing::contract::{
-    AllocatorFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, Workload, now,
+    AllocatorFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, TokenFixture, Workload, now,
 };
-use kubelet_testing::{Action, FakeAllocator, FakeImage, FakeProvider, FakeRuntime, Op, Script};
+use kubelet_testing::{Action, FakeAllocator, FakeImage, FakeProvider, FakeRuntime, FakeTokens, Op, Script};
 
 /// The fake with everything that the suite can make use of.
 async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
@@ -102,6 +102,21 @@ mod resource_allocator {
     kubelet_testing::allocator_contract!(super::allocator);
 }
 
+async fn tokens() -> Option<(FakeTokens, TokenFixture)> {
+    let tokens = FakeTokens::new();
+    tokens.add_account("default", "one", "uid-1");
+    tokens.add_account("default", "other", "uid-2");
+    let (reviewer, down, up) = (tokens.clone(), tokens.clone(), tokens.clone());
+    let fixture = TokenFixture::new("default", ("one", "uid-1"), ("other", "uid-2"))
+        .reviewed(move |token| now(|| reviewer.review(&token)))
+        .outage(move || now(|| down.set_down(true)), move || now(|| up.set_down(false)));
+    Some((tokens, fixture))
+}
+
+mod token_source {
+    kubelet_testing::token_contract!(super::tokens);
+}
+
 /// A suite, as text: the files with its promises, of which the first has its macro, and the trait with its contract.
 struct Suite {
     files: &'static [&'static str],
@@ -187,6 +202,10 @@ const SUITES: &[Suite] = &[
     Suite {
         files: &[include_str!("../src/contract/status_sinks.rs")],
         of: Some((include_str!("../../kubelet-core/src/status.rs"), "StatusSink")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/tokens.rs")],
+        of: Some((include_str!("../../kubelet-core/src/tokens.rs"), "TokenSource")),
     },
 ];
 

@@ -10,13 +10,13 @@ use super::{Admission, AdmitHandler, AdmitRequest};
 use crate::objects::{ObjectKind, ObjectSource};
 
 /// The reason of a refusal.
-pub(super) const REASON: &str = "PartMissing";
+pub(crate) const PART_MISSING: &str = "PartMissing";
 
 /// What this node can do beyond running containers. By default nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
-    /// Volumes of any type.
+    /// Volumes of any type. Those that are images need no part, but a runtime that can mount them.
     pub volumes: bool,
     /// Probes that run a command in the container.
     pub exec_probes: bool,
@@ -72,7 +72,7 @@ impl AdmitHandler for AbsentParts {
         if unmet.is_empty() {
             Admission::Admit
         } else {
-            Admission::reject(REASON, unmet.join("; "))
+            Admission::reject(PART_MISSING, unmet.join("; "))
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::image_gc::ImageCollector;
 use crate::images::{ImageParts, PullRecords};
 use crate::kubelet::{Kubelet, Observer, RunParts};
 use crate::logs::{LogPaths, default_links_dir};
-use crate::objects::ObjectSource;
+use crate::objects::{ObjectKind, ObjectSource};
 use crate::pleg::PlegHealth;
 use crate::runnable::NodeContext;
 use crate::settings::SwapBehavior;
@@ -58,6 +58,7 @@ impl KubeletBuilder {
         if let Err((entry, why)) = self.image_verification.check() {
             return Err(BuildError::ImageAllowlist { entry, why });
         }
+        self.check_tokens()?;
         if let Place::Disk { root, pod_logs } = &self.place {
             let links = self
                 .container_logs
@@ -85,6 +86,28 @@ impl KubeletBuilder {
             return setting("user namespaces", why);
         }
         Ok(())
+    }
+
+    /// Whether providers of credentials that show tokens have where to get them.
+    fn check_tokens(&self) -> Result<(), BuildError> {
+        let is_asked = matches!(self.backend.0, Kind::Containers(_));
+        let mut asking = self
+            .image_credentials
+            .iter()
+            .filter(|one| is_asked && one.needs_tokens());
+        let Some(provider) = asking.next() else {
+            return Ok(());
+        };
+        let serves = |objects: &Arc<dyn ObjectSource>| objects.serves(ObjectKind::ServiceAccount);
+        let needs = if self.tokens.is_none() {
+            "a source of service account tokens: add one with KubeletBuilder::tokens"
+        } else if !self.objects.as_ref().is_some_and(serves) {
+            "an object source that serves service accounts: add one with KubeletBuilder::objects"
+        } else {
+            return Ok(());
+        };
+        let part = provider.name().to_owned();
+        Err(BuildError::PartMissing { part, needs })
     }
 
     /// How limits are set on this machine; a simulated node has the cgroups of none.
@@ -169,6 +192,7 @@ impl KubeletBuilder {
             Kind::Containers(containers) => {
                 let images = ImageParts {
                     credentials: self.image_credentials.clone(),
+                    tokens: self.tokens.clone(),
                     verification: self.image_verification.clone(),
                     records: records.clone(),
                 };

@@ -47,6 +47,14 @@ pub enum BuildError {
         /// The path.
         path: String,
     },
+    /// A part cannot do what it is configured for without another one.
+    #[error("{part} needs {needs}")]
+    PartMissing {
+        /// The part that is there.
+        part: String,
+        /// What is not, and how to add it.
+        needs: &'static str,
+    },
     /// A setting has a value that cannot be.
     #[error("{what}: {why}")]
     Setting {

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{ContainerPort, ContainerState as ApiState, ContainerStateTerminated};
 
 use super::ContainerSyncer;
+use super::image_volumes::MountedImages;
 use super::images::PresentImage;
 use super::security::{container_security, sandbox_security, see_processes_of};
 use super::start::{CONFIG_ERROR, StartError};
@@ -110,7 +111,7 @@ impl ContainerSyncer {
         cx: &StepContext,
         ground: &Ground<'_>,
         view: &ContainerView<'_>,
-        image: &PresentImage,
+        (image, mounted): (&PresentImage, &MountedImages),
     ) -> Result<ContainerConfig, StartError> {
         let pod = &*ground.work.pod;
         let (restart_count, log_path) = self.restart_count(ground, view).await?;
@@ -122,6 +123,7 @@ impl ContainerSyncer {
         let mut config = ContainerConfig::new(view.name(), restart_count, image.image.clone());
         config.command = expand_command(view.command(), &env);
         config.args = expand_command(view.args(), &env);
+        let image_mounts = self.image_mounts(view, mounted, &env)?;
         config.env = env.into_vec();
         view.working_dir().clone_into(&mut config.working_dir);
         config.log_path = log_path;
@@ -144,6 +146,7 @@ impl ContainerSyncer {
         config.devices = given.devices;
         config.cdi_devices = given.cdi_devices;
         config.mounts = given.mounts;
+        config.mounts.extend(image_mounts);
         config.labels = mark(pod);
         config
             .labels

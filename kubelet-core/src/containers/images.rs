@@ -1,4 +1,4 @@
-//! The image of a container: present, pulled, or a reason why not.
+//! The image of a container or a volume: present, pulled, or a reason why not.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
-use super::memory::{BackoffWindow, FailedPull};
+use super::memory::{BackoffWindow, FailedPull, PodMemory};
 use super::start::StartError;
 use super::sync::Ground;
 use crate::backoff::go_duration;
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
-use crate::images::{Candidates, LoggedProgress, PullFailure, Pulled, Reference, normalized};
+use crate::ids::ImageId;
+use crate::images::{BadReference, Candidates, LoggedProgress, PullFailure, Pulled, Reference, normalized};
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ImageRecord, ImageRef};
 use crate::syncer::StepContext;
@@ -24,22 +25,62 @@ const SHOW_BACKOFF_AFTER: Duration = Duration::from_secs(3);
 #[derive(Debug)]
 pub(super) struct PresentImage {
     pub(super) image: ImageRef,
+    pub(super) id: ImageId,
     pub(super) record: Option<ImageRecord>,
 }
 
 /// An image that something in a pod needs.
-struct Wanted<'a> {
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
     image: ImageRef,
-    /// Registry and path; nothing where the name cannot be one of a registry.
-    repository: Option<String>,
+    /// Registry and path.
+    repository: Result<String, BadReference>,
     pod: &'a PodRecord,
-    view: &'a ContainerView<'a>,
+    by: WantedBy<'a>,
 }
 
-impl Wanted<'_> {
+/// What of the pod needs an image.
+#[derive(Debug)]
+pub(super) enum WantedBy<'a> {
+    /// A container, to be made from it.
+    Container(&'a ContainerView<'a>),
+    /// A volume, for these containers.
+    Volume { name: &'a str, containers: &'a [&'a str] },
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn new(asked: &str, pod: &'a PodRecord, by: WantedBy<'a>) -> Self {
+        Self {
+            image: normalized(asked),
+            repository: Reference::parse(asked).map(|parsed| parsed.repository()),
+            pod,
+            by,
+        }
+    }
+
     fn say(&self, cx: &StepContext, event_type: EventType, reason: &'static str, message: String) {
-        let subject = EventSubject::container(self.pod, self.view);
+        let subject = match self.by {
+            WantedBy::Container(view) => EventSubject::container(self.pod, view),
+            WantedBy::Volume { .. } => EventSubject::pod(self.pod),
+        };
         cx.events.record(Event::new(subject, event_type, reason, message));
+    }
+
+    /// What its back-off is told of under. No container has a slash in its name.
+    fn key(&self) -> Cow<'_, str> {
+        match self.by {
+            WantedBy::Container(view) => Cow::Borrowed(view.name()),
+            WantedBy::Volume { name, .. } => Cow::Owned(format!("volumes/{name}")),
+        }
+    }
+
+    /// Whether it is asked for again only for lack of an answer from the runtime.
+    fn is_repeated(&self, memory: &PodMemory) -> bool {
+        let is_uncertain = |name: &str| memory.uncertain.contains_key(name);
+        match self.by {
+            WantedBy::Container(view) => is_uncertain(view.name()),
+            WantedBy::Volume { containers, .. } => containers.iter().all(|name| is_uncertain(name)),
+        }
     }
 }
 
@@ -60,20 +101,23 @@ impl ContainerSyncer {
         ground: &Ground<'_>,
         view: &ContainerView<'_>,
     ) -> Result<PresentImage, StartError> {
-        let pod = &*ground.work.pod;
-        let asked = view.image();
-        let parsed = Reference::parse(asked);
-        let wanted = Wanted {
-            image: normalized(asked),
-            repository: parsed.as_ref().ok().map(Reference::repository),
-            pod,
-            view,
-        };
+        let wanted = Wanted::new(view.image(), &ground.work.pod, WantedBy::Container(view));
         let policy = view.image_pull_policy().unwrap_or("IfNotPresent");
+        self.ensure_wanted(cx, ground, &wanted, policy).await
+    }
+
+    pub(super) async fn ensure_wanted(
+        &self,
+        cx: &StepContext,
+        ground: &Ground<'_>,
+        wanted: &Wanted<'_>,
+        policy: &str,
+    ) -> Result<PresentImage, StartError> {
+        let asked = &wanted.image.asked;
         // A runtime without registries may have images of any name.
-        if policy != "Always" || parsed.is_err() {
-            let present = self.inspect(cx, &wanted).await;
-            if let (Err(bad), Ok(None) | Err(StartError::Failed { .. })) = (&parsed, &present) {
+        if policy != "Always" || wanted.repository.is_err() {
+            let present = self.inspect(cx, wanted).await;
+            if let (Err(bad), Ok(None) | Err(StartError::Failed { .. })) = (&wanted.repository, &present) {
                 let message = format!(
                     "Failed to apply default image tag \"{asked}\": couldn't parse image name \"{asked}\": {bad}"
                 );
@@ -82,13 +126,14 @@ impl ContainerSyncer {
             }
             let present = present?;
             let is_allowed = match &present {
-                Some(record) => self.may_use(cx, &wanted, record).await?,
+                Some(record) => self.may_use(cx, wanted, record).await?,
                 None => false,
             };
             if let Some(record) = present.filter(|_| is_allowed) {
-                self.tell_present(cx, &wanted);
+                self.tell_present(cx, wanted);
                 return Ok(PresentImage {
-                    image: wanted.image,
+                    image: wanted.image.clone(),
+                    id: record.id.clone(),
                     record: Some(record),
                 });
             }
@@ -99,10 +144,11 @@ impl ContainerSyncer {
                 return Err(StartError::failed("ErrImageNeverPull", message));
             }
         }
-        self.check_pull_backoff(cx, &wanted)?;
-        let record = self.pull(cx, ground, &wanted).await?;
+        self.check_pull_backoff(cx, wanted)?;
+        let (id, record) = self.pull(cx, ground, wanted).await?;
         Ok(PresentImage {
-            image: wanted.image,
+            image: wanted.image.clone(),
+            id,
             record,
         })
     }
@@ -122,7 +168,7 @@ impl ContainerSyncer {
     fn tell_present(&self, cx: &StepContext, wanted: &Wanted<'_>) {
         let memory = self.memory_of(wanted.pod.uid());
         // What is repeated for lack of an answer was told before.
-        if super::lock(&memory).uncertain.contains_key(wanted.view.name()) {
+        if wanted.is_repeated(&super::lock(&memory)) {
             return;
         }
         let message = format!(
@@ -138,7 +184,7 @@ impl ContainerSyncer {
             Err(error) => error,
         };
         let message = format!("Failed to inspect image \"{}\": {error}", wanted.image.asked);
-        if wanted.repository.is_some() {
+        if wanted.repository.is_ok() {
             wanted.say(cx, EventType::Warning, "InspectFailed", message.clone());
         }
         Err(StartError::failed("ImageInspectError", message))
@@ -183,7 +229,7 @@ impl ContainerSyncer {
         };
         let message = format!("Back-off pulling image \"{}\"", image.asked);
         let window = BackoffWindow::Pull(image.name.clone(), until);
-        if super::lock(&memory).tells_backoff(wanted.view.name(), window) {
+        if super::lock(&memory).tells_backoff(&wanted.key(), window) {
             wanted.say(cx, EventType::Normal, "BackOff", message.clone());
         }
         Err(StartError::Failed {
@@ -198,12 +244,12 @@ impl ContainerSyncer {
         cx: &StepContext,
         ground: &Ground<'_>,
         wanted: &Wanted<'_>,
-    ) -> Result<Option<ImageRecord>, StartError> {
+    ) -> Result<(ImageId, Option<ImageRecord>), StartError> {
         let (image, pod) = (&wanted.image, wanted.pod);
         let asked = &image.asked;
         let candidates = match &wanted.repository {
-            Some(repository) => unless_stopped(cx, self.images.candidates(pod, repository)).await?,
-            None => Candidates::default(),
+            Ok(repository) => unless_stopped(cx, self.images.candidates(pod, repository)).await?,
+            Err(_) => Candidates::default(),
         };
         self.tell_missing_credentials(cx, pod, &candidates);
         wanted.say(cx, EventType::Normal, "Pulling", format!("Pulling image \"{asked}\""));
@@ -224,7 +270,7 @@ impl ContainerSyncer {
         let pulled = pulled?;
         let memory = self.memory_of(pod.uid());
         match pulled {
-            Ok(record) => {
+            Ok((id, record)) => {
                 {
                     let mut memory = super::lock(&memory);
                     memory.pulls.forget(&image.name);
@@ -237,7 +283,7 @@ impl ContainerSyncer {
                     go_duration(asked_at.elapsed()),
                 );
                 wanted.say(cx, EventType::Normal, "Pulled", message);
-                Ok(record)
+                Ok((id, record))
             }
             Err(PullFailure { reason, text, .. }) => {
                 let message = format!("Failed to pull image \"{asked}\": {text}");
@@ -267,7 +313,7 @@ impl ContainerSyncer {
         ground: &Ground<'_>,
         wanted: &Wanted<'_>,
         candidates: &Candidates,
-    ) -> Result<Result<Option<ImageRecord>, PullFailure>, StartError> {
+    ) -> Result<Result<(ImageId, Option<ImageRecord>), PullFailure>, StartError> {
         let image = &wanted.image;
         let progress = LoggedProgress::new(image, wanted.pod);
         // Pulls have no deadline: a large image over a slow line is no fault. Dropping the pull ends it.
@@ -291,7 +337,10 @@ impl ContainerSyncer {
             (id, pulled.with.as_ref())
         });
         self.images.ended(image, outcome).await;
-        Ok(looked.map(|(_, record)| record))
+        Ok(looked.map(|(pulled, record)| {
+            let id = record.as_ref().map_or(pulled.id, |record| record.id.clone());
+            (id, record)
+        }))
     }
 
     /// Once for each pull, not for each sync: a present image needs no secrets.

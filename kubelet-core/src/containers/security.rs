@@ -324,6 +324,7 @@ mod tests {
         username.clone_into(&mut record.username);
         PresentImage {
             image: ImageRef::new("i"),
+            id: record.id.clone(),
             record: Some(record),
         }
     }

@@ -133,19 +133,10 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<(), StartError> {
         let pod = &*ground.work.pod;
-        let Some(ended) = last_end(ground, view) else {
-            return Ok(());
-        };
-        let key = CrashKey::of(view);
-        let memory = self.memory_of(pod.uid());
-        let decision = {
-            let mut memory = super::lock(&memory);
-            memory.crash.saw_end(&key, ended, Instant::now());
-            memory.crash.peek(&key, ended, self.node.clock.now(), Instant::now())
-        };
-        match decision {
-            BackoffDecision::StartNow => Ok(()),
-            BackoffDecision::Wait { delay, until } => {
+        match self.crash_backoff(ground, view) {
+            None | Some((_, BackoffDecision::StartNow)) => Ok(()),
+            Some((ended, BackoffDecision::Wait { delay, until })) => {
+                let memory = self.memory_of(pod.uid());
                 let window = BackoffWindow::Crash(ended.id.clone());
                 if super::lock(&memory).tells_backoff(view.name(), window) {
                     let (name, pod_text) = (view.name(), pod.describe());
@@ -166,6 +157,21 @@ impl ContainerSyncer {
         }
     }
 
+    /// Whether a container that ended may start again now; nothing for one that never did.
+    pub(super) fn crash_backoff<'a>(
+        &self,
+        ground: &Ground<'a>,
+        view: &ContainerView<'_>,
+    ) -> Option<(&'a ObservedContainer, BackoffDecision)> {
+        let ended = last_end(ground, view)?;
+        let key = CrashKey::of(view);
+        let memory = self.memory_of(ground.work.pod.uid());
+        let mut memory = super::lock(&memory);
+        memory.crash.saw_end(&key, ended, Instant::now());
+        let decision = memory.crash.peek(&key, ended, self.node.clock.now(), Instant::now());
+        Some((ended, decision))
+    }
+
     /// Makes a container. Gives its id and its log.
     async fn create(
         &self,
@@ -174,8 +180,13 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<(ContainerId, PathBuf), StartError> {
         let pod = &*ground.work.pod;
-        let image = match self.ensure_image(cx, ground, view).await {
-            Ok(image) => image,
+        let images = async {
+            let mounted = self.mounted_images(cx, ground, view).await?;
+            let image = self.ensure_image(cx, ground, view).await?;
+            Ok((image, mounted))
+        };
+        let (image, mounted) = match images.await {
+            Ok(images) => images,
             Err(failed) => {
                 if let StartError::Failed { reason, .. } = &failed {
                     self.warn(cx, pod, view, "Failed", format!("Error: {reason}"));
@@ -187,7 +198,7 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(StartError::Stopped);
         }
-        let config = match self.container_config(cx, ground, view, &image).await {
+        let config = match self.container_config(cx, ground, view, (&image, &mounted)).await {
             Ok(config) => config,
             Err(failed) => {
                 self.tell_failed(cx, pod, view, &failed);

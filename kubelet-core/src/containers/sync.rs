@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::image_volumes::ImageVolumes;
 use super::permits::StartCall;
 use super::start::{StartError, Started};
 use crate::actions::{ActionInputs, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions};
@@ -29,6 +30,8 @@ pub(super) struct Ground<'a> {
     pub(super) sandbox_id: SandboxId,
     pub(super) sandbox: SandboxConfig,
     pub(super) pod_ips: Vec<std::net::IpAddr>,
+    /// Those that the containers which are made now mount.
+    pub(super) image_volumes: ImageVolumes,
     pub(super) work: &'a PodWork,
 }
 
@@ -75,9 +78,10 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(SyncError::Stopped);
         }
-        let Some(ground) = self.ground(cx, work, &actions).await? else {
+        let Some(mut ground) = self.ground(cx, work, &actions).await? else {
             return Ok(Synced::Settled);
         };
+        ground.image_volumes = self.ensure_image_volumes(cx, &ground, &actions).await?;
         self.start_all(cx, &ground, &actions).await
     }
 
@@ -217,6 +221,7 @@ impl ContainerSyncer {
                     sandbox_id: id.clone(),
                     sandbox: self.sandbox_config(cx, pod, attempt, false).await?,
                     pod_ips: work.observed.ips.clone(),
+                    image_volumes: ImageVolumes::default(),
                     work,
                 }))
             }
@@ -286,6 +291,7 @@ impl ContainerSyncer {
                     sandbox_id,
                     sandbox,
                     pod_ips: status.ips,
+                    image_volumes: ImageVolumes::default(),
                     work,
                 }))
             }

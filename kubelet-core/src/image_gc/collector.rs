@@ -20,7 +20,7 @@ use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
 use crate::images::{PullRecords, normalized};
 use crate::metrics::{Counter, MetricSet, MetricValue};
-use crate::pod::ContainerView;
+use crate::pod::{ContainerView, image_volumes};
 use crate::runtime::{ImageFilesystems, ImageService, ImageSpace, RuntimeError};
 
 /// From how many names of images on that are used no longer, the list is looked at only to forget them.
@@ -355,7 +355,10 @@ impl Pass<'_> {
         let mut texts = BTreeSet::new();
         for link in active {
             if let Some(pod) = &link.wish.borrow().pod {
-                texts.extend(ContainerView::all(pod.spec()).map(|container| container.image().to_owned()));
+                let of_containers = ContainerView::all(pod.spec()).map(|container| container.image());
+                let of_volumes =
+                    image_volumes(pod.spec()).map(|(_, source)| source.reference.as_deref().unwrap_or_default());
+                texts.extend(of_containers.chain(of_volumes).map(str::to_owned));
             }
         }
         texts

@@ -1,7 +1,9 @@
 //! Credentials from plugins: programs that are asked for them.
 
+mod account;
 mod cache;
 mod config;
+mod duration;
 mod process;
 mod wire;
 
@@ -16,15 +18,16 @@ use futures::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use self::account::{Caller, of_plugin};
 use self::cache::Cache;
 pub use self::config::CredentialConfigError;
 use self::config::ProviderConfig;
 use self::process::Program;
+use self::wire::Shown;
 use super::keyring::Keyring;
 use super::pattern::RegistryPattern;
-use super::provider::{CredentialError, CredentialProvider, CredentialRequest};
+use super::provider::{CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, ServiceAccountKey};
 use crate::error::error_chain;
-use crate::runtime::RegistryAuth;
 
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -36,6 +39,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// plugin runs once at a time, and at most a minute. It inherits the environment of this process. A plugin that fails is
 /// logged, and the others count.
 ///
+/// A plugin with `tokenAttributes` is shown a token of the pod's service account, and gives credentials of that account. It needs
+/// [`KubeletBuilder::tokens`](crate::KubeletBuilder::tokens), and an object source that serves service accounts.
+///
 /// Source: kubelet 1.36, `credentialprovider/plugin`.
 pub struct ExecCredentialProviders {
     plugins: Vec<Plugin>,
@@ -46,7 +52,7 @@ struct Plugin {
     config: ProviderConfig,
     program: Program,
     cache: Mutex<Cache>,
-    /// Those that run, by image.
+    /// Those that run, by image and whom it is for.
     running: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
@@ -97,20 +103,41 @@ impl CredentialProvider for ExecCredentialProviders {
         "credential provider plugins"
     }
 
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+    fn needs_tokens(&self) -> bool {
+        self.plugins.iter().any(|plugin| plugin.config.tokens.is_some())
+    }
+
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
         let Ok(wanted) = RegistryPattern::parse(req.repository) else {
             return Ok(Vec::new());
         };
         let fitting: Vec<_> = self.plugins.iter().filter(|plugin| plugin.serves(&wanted)).collect();
-        let answers = join_all(fitting.iter().map(|plugin| plugin.provide(req.repository))).await;
-        let (mut keyring, mut failures) = (Keyring::new(), Vec::new());
+        let answers = join_all(fitting.iter().map(|plugin| plugin.provide(req))).await;
+        let (mut keyring, mut of_node, mut failures) = (Keyring::new(), Keyring::new(), Vec::new());
+        // All accounts are that of the pod.
+        let mut account = None;
         for answer in answers {
             match answer {
-                Ok(more) => keyring.extend(more),
+                Ok((more, None)) => {
+                    of_node.extend(more.clone());
+                    keyring.extend(more);
+                }
+                Ok((more, of)) => {
+                    account = of;
+                    keyring.extend(more);
+                }
                 Err(error) => failures.push(error),
             }
         }
-        let found: Vec<_> = keyring.lookup(req.repository).into_iter().cloned().collect();
+        let of_node = of_node.lookup(req.repository);
+        let found = keyring.lookup(req.repository).into_iter().map(|auth| {
+            let account = account.clone().filter(|_| !of_node.contains(&auth));
+            ProvidedCredential {
+                auth: auth.clone(),
+                service_account: account,
+            }
+        });
+        let found: Vec<_> = found.collect();
         if found.is_empty() && !failures.is_empty() {
             let texts: Vec<String> = failures.iter().map(|error| error_chain(error).to_string()).collect();
             return Err(CredentialError::new(texts.join("; ")));
@@ -146,34 +173,76 @@ impl Plugin {
             .any(|pattern| pattern.matches(repository))
     }
 
-    async fn provide(&self, repository: &str) -> Result<Keyring, CredentialError> {
-        if let Some(known) = self.known(repository) {
+    /// Its answer, and the service account that it is for; nothing: for every pod.
+    async fn provide(
+        &self,
+        req: &CredentialRequest<'_>,
+    ) -> Result<(Keyring, Option<ServiceAccountKey>), CredentialError> {
+        let named = |error: CredentialError| of_plugin(&self.config.name, &error);
+        match account::caller(self.config.tokens.as_ref(), req).await.map_err(named)? {
+            None => Ok((Keyring::new(), None)),
+            Some(caller) => {
+                let keyring = self.provide_for(req, &caller).await.map_err(named)?;
+                let account = match caller {
+                    Caller::Nobody => None,
+                    Caller::Account(account) => Some(account.key),
+                };
+                Ok((keyring, account))
+            }
+        }
+    }
+
+    async fn provide_for(&self, req: &CredentialRequest<'_>, caller: &Caller) -> Result<Keyring, CredentialError> {
+        let repository = req.repository;
+        let account = match (caller, &self.config.tokens) {
+            (Caller::Account(account), Some(attributes)) => Some((account, attributes)),
+            _ => None,
+        };
+        let mut token = None;
+        if let Some((account, attributes)) = account.filter(|(_, attributes)| attributes.is_cached_by_token) {
+            token = Some(account.token(attributes, req).await?);
+        }
+        let whom = account.map_or_else(String::new, |(account, _)| account.cache_key(token.as_deref()));
+        if let Some(known) = self.known(&whom, repository) {
             return Ok(known);
         }
-        let running = Running::of(&self.running, repository);
+        let running = Running::of(&self.running, format!("{repository} {whom}"));
         // Nobody closes it.
         let _turn = running.turns.acquire().await;
         // Whoever ran before may have brought it.
-        if let Some(known) = self.known(repository) {
+        if let Some(known) = self.known(&whom, repository) {
             return Ok(known);
         }
-        let failed = |why: String| CredentialError::new(format!("plugin {}: {why}", self.config.name));
-        let request = wire::request(&self.config.api_version, repository);
+        if let Some((account, attributes)) = account.filter(|_| token.is_none()) {
+            token = Some(account.token(attributes, req).await?);
+        }
+        let shown = account.zip(token.as_deref()).map(|((account, _), token)| Shown {
+            token,
+            annotations: &account.annotations,
+        });
+        let request = wire::request(&self.config.api_version, repository, shown);
         let answer = tokio::time::timeout(LIMIT, self.program.run(&request))
             .await
-            .map_err(|_| failed(format!("no answer within {LIMIT:?}")))?
-            .map_err(failed)?;
-        let answer = wire::read(&answer, &self.config.api_version).map_err(failed)?;
+            .map_err(|_| CredentialError::new(format!("no answer within {LIMIT:?}")))?
+            .map_err(CredentialError::new)?;
+        let answer = wire::read(&answer, &self.config.api_version).map_err(CredentialError::new)?;
+        // Kept for the account, it would outlive the token.
+        let is_kept_for_account = account.is_some_and(|(_, attributes)| !attributes.is_cached_by_token);
+        if is_kept_for_account && token.is_some_and(|token| answer.keyring.has_password(&token)) {
+            let why = "its answer has the token as a password, which takes tokenAttributes.cacheType Token";
+            return Err(CredentialError::new(why));
+        }
         let lasts = answer.cache_duration.unwrap_or(self.config.default_cache_duration);
         if !lasts.is_zero() {
             let key = answer.cache_key.of(repository);
-            self.cache().put(key, answer.keyring.clone(), lasts, Instant::now());
+            self.cache()
+                .put(&whom, key, answer.keyring.clone(), lasts, Instant::now());
         }
         Ok(answer.keyring)
     }
 
-    fn known(&self, repository: &str) -> Option<Keyring> {
-        self.cache().get(repository, Instant::now())
+    fn known(&self, whom: &str, repository: &str) -> Option<Keyring> {
+        self.cache().get(whom, repository, Instant::now())
     }
 
     fn cache(&self) -> std::sync::MutexGuard<'_, Cache> {
@@ -184,21 +253,17 @@ impl Plugin {
 /// A place in the queue of those that want the same.
 struct Running<'a> {
     all: &'a Mutex<BTreeMap<String, Arc<Semaphore>>>,
-    image: &'a str,
+    what: String,
     turns: Arc<Semaphore>,
 }
 
 impl<'a> Running<'a> {
-    fn of(all: &'a Mutex<BTreeMap<String, Arc<Semaphore>>>, image: &'a str) -> Self {
+    fn of(all: &'a Mutex<BTreeMap<String, Arc<Semaphore>>>, what: String) -> Self {
         let mut map = all.lock().unwrap_or_else(PoisonError::into_inner);
-        let turns = map
-            .entry(image.to_owned())
-            .or_insert_with(|| Arc::new(Semaphore::new(1)));
-        Self {
-            all,
-            image,
-            turns: Arc::clone(turns),
-        }
+        let turns = map.entry(what.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
+        let turns = Arc::clone(turns);
+        drop(map);
+        Self { all, what, turns }
     }
 }
 
@@ -207,7 +272,7 @@ impl Drop for Running<'_> {
         let mut map = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         // The map has one and this the other: nobody waits. Under the lock nobody comes either.
         if Arc::strong_count(&self.turns) == 2 {
-            map.remove(self.image);
+            map.remove(&self.what);
         }
     }
 }

@@ -45,6 +45,11 @@ impl Keyring {
         self.entries.is_empty()
     }
 
+    /// Whether this is the password of any of them.
+    pub(crate) fn has_password(&self, password: &str) -> bool {
+        self.entries.values().flatten().any(|auth| auth.password == password)
+    }
+
     /// The credentials for a repository, such as `docker.io/library/nginx`: those of more specific registries first.
     #[must_use]
     pub fn lookup(&self, repository: &str) -> Vec<&RegistryAuth> {

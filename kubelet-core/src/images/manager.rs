@@ -19,6 +19,7 @@ use crate::objects::ObjectSource;
 use crate::pod::PodRecord;
 use crate::runtime::{ImageRecord, ImageRef, ImageService, PullProgress, PullRequest, RuntimeError, SandboxConfig};
 use crate::settings::Settings;
+use crate::tokens::TokenSource;
 
 /// How often the progress of a pull is logged.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
@@ -27,6 +28,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct ImageParts {
     pub(crate) credentials: Vec<Arc<dyn CredentialProvider>>,
+    pub(crate) tokens: Option<Arc<dyn TokenSource>>,
     pub(crate) verification: ImageVerification,
     pub(crate) records: Arc<PullRecords>,
 }
@@ -39,6 +41,7 @@ pub(crate) struct ImageManager {
     pub(crate) records: Arc<PullRecords>,
     pub(crate) verification: ImageVerification,
     objects: Option<Arc<dyn ObjectSource>>,
+    tokens: Option<Arc<dyn TokenSource>>,
     providers: Vec<Arc<dyn CredentialProvider>>,
     limit: Duration,
 }
@@ -83,6 +86,7 @@ impl ImageManager {
             records: images.records,
             verification: images.verification,
             objects,
+            tokens: images.tokens,
             providers: images.credentials,
             limit: settings.runtime_request_timeout,
         }
@@ -100,7 +104,8 @@ impl ImageManager {
     /// The credentials for a repository: of the pod first, then of the node.
     pub(crate) async fn candidates(&self, pod: &PodRecord, repository: &str) -> Candidates {
         let mut candidates = self.of_secrets(pod, repository).await;
-        let request = CredentialRequest::new(repository, pod);
+        let mut request = CredentialRequest::new(repository, pod);
+        (request.tokens, request.objects) = (self.tokens.as_deref(), self.objects.as_deref());
         let ask = |provider: &Arc<dyn CredentialProvider>| {
             let provider = Arc::clone(provider);
             async move {
@@ -114,9 +119,12 @@ impl ImageManager {
         let asked = join_all(self.providers.iter().map(ask)).await;
         for (provider, answer) in self.providers.iter().zip(asked) {
             match answer {
-                Ok(found) => candidates.add(found.into_iter().map(|auth| PullCredential {
-                    auth,
-                    origin: CredentialOrigin::Node,
+                Ok(found) => candidates.add(found.into_iter().map(|found| PullCredential {
+                    auth: found.auth,
+                    origin: match found.service_account {
+                        None => CredentialOrigin::Node,
+                        Some(account) => CredentialOrigin::ServiceAccount(account),
+                    },
                 })),
                 Err(why) => candidates.silent_providers.push((provider.name().to_owned(), why)),
             }
@@ -142,8 +150,13 @@ impl ImageManager {
         match verdict(&self.verification, &image.name, repository, &known) {
             Verdict::Use => Ok(true),
             Verdict::Pull => Ok(false),
-            Verdict::AskSecrets(access) => {
-                let of_pod = self.of_secrets(pod, repository).await;
+            Verdict::AskCredentials(access) => {
+                let of_pod = if access.kubernetes_service_accounts.is_empty() {
+                    self.of_secrets(pod, repository).await
+                } else {
+                    // Only who is given credentials for its account may use what they have brought.
+                    self.candidates(pod, repository).await
+                };
                 let Some(with) = covering(&access, &of_pod.found) else {
                     return Ok(false);
                 };

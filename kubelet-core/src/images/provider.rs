@@ -8,8 +8,10 @@ use async_trait::async_trait;
 
 use super::keyring::Keyring;
 use crate::error::BoxError;
+use crate::objects::ObjectSource;
 use crate::pod::PodRecord;
 use crate::runtime::RegistryAuth;
+use crate::tokens::TokenSource;
 
 /// What credentials are wanted for.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +21,90 @@ pub struct CredentialRequest<'a> {
     pub repository: &'a str,
     /// The pod that needs the image.
     pub pod: &'a PodRecord,
+    /// Where tokens of its service account are.
+    pub tokens: Option<&'a dyn TokenSource>,
+    /// Where its service account is.
+    pub objects: Option<&'a dyn ObjectSource>,
 }
 
 impl<'a> CredentialRequest<'a> {
     /// For a repository and the pod that needs it.
     #[must_use]
     pub fn new(repository: &'a str, pod: &'a PodRecord) -> Self {
-        Self { repository, pod }
+        Self {
+            repository,
+            pod,
+            tokens: None,
+            objects: None,
+        }
+    }
+
+    /// With a source of tokens.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: &'a dyn TokenSource) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
+    /// With a source of objects.
+    #[must_use]
+    pub fn with_objects(mut self, objects: &'a dyn ObjectSource) -> Self {
+        self.objects = Some(objects);
+        self
+    }
+}
+
+/// Names one service account.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct ServiceAccountKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its UID, which tells it from an earlier one of that name.
+    pub uid: String,
+}
+
+impl ServiceAccountKey {
+    /// Names a service account.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>, uid: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+            uid: uid.into(),
+        }
+    }
+}
+
+/// Credentials, and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProvidedCredential {
+    /// What to show the registry.
+    pub auth: RegistryAuth,
+    /// The service account that they are for, which is that of the pod. Nothing: they are the node's, and every pod may use what is pulled
+    /// with them.
+    pub service_account: Option<ServiceAccountKey>,
+}
+
+impl ProvidedCredential {
+    /// Credentials of one service account.
+    #[must_use]
+    pub fn of_account(auth: RegistryAuth, account: ServiceAccountKey) -> Self {
+        Self {
+            auth,
+            service_account: Some(account),
+        }
+    }
+}
+
+impl From<RegistryAuth> for ProvidedCredential {
+    fn from(auth: RegistryAuth) -> Self {
+        Self {
+            auth,
+            service_account: None,
+        }
     }
 }
 
@@ -55,7 +134,7 @@ impl CredentialError {
     }
 }
 
-/// Gives credentials of the node for registries. Every pod may use them.
+/// Gives credentials for registries: of the node, which every pod may use, or of the service account of the pod.
 ///
 /// They are asked all at once, after the pull secrets of a pod were looked up, for each pull;
 /// their answers count in the order in which the providers were added. Nothing is kept of an answer: a provider to
@@ -74,6 +153,11 @@ pub trait CredentialProvider: fmt::Debug + Send + Sync + 'static {
     /// What it is called in messages.
     fn name(&self) -> &str;
 
+    /// Whether it asks for tokens of service accounts. The kubelet is then not built without a source of them.
+    fn needs_tokens(&self) -> bool {
+        false
+    }
+
     /// The credentials for a repository, in the order in which to try them.
     ///
     /// # Errors
@@ -81,7 +165,7 @@ pub trait CredentialProvider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancellation
     /// As the contract says.
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError>;
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError>;
 }
 
 #[async_trait]
@@ -90,7 +174,10 @@ impl<T: CredentialProvider + ?Sized> CredentialProvider for Arc<T> {
     fn name(&self) -> &str {
         (**self).name()
     }
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+    fn needs_tokens(&self) -> bool {
+        (**self).needs_tokens()
+    }
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
         (**self).credentials(req).await
     }
 }
@@ -153,9 +240,10 @@ impl CredentialProvider for DockerConfigFiles {
         "docker configuration"
     }
 
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
         let keyring = self.read().await?;
-        Ok(keyring.lookup(req.repository).into_iter().cloned().collect())
+        let found = keyring.lookup(req.repository).into_iter().cloned();
+        Ok(found.map(ProvidedCredential::from).collect())
     }
 }
 
@@ -179,7 +267,7 @@ mod tests {
             let found = files
                 .credentials(&CredentialRequest::new("reg.example/app", &pod))
                 .await;
-            found.map(|found| found.into_iter().map(|auth| auth.username).collect::<Vec<_>>())
+            found.map(|found| found.into_iter().map(|found| found.auth.username).collect::<Vec<_>>())
         };
         assert!(ask().await.unwrap().is_empty());
         std::fs::write(one.join(".dockercfg"), r#"{"reg.example": {"username": "old"}}"#).unwrap();

@@ -6,6 +6,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Secret;
 
 use super::keyring::Keyring;
+use super::provider::ServiceAccountKey;
 use crate::error::error_chain;
 use crate::objects::{Freshness, Object, ObjectKey, ObjectKind, ObjectSource};
 use crate::pod::PodRecord;
@@ -16,6 +17,8 @@ use crate::runtime::RegistryAuth;
 pub(crate) enum CredentialOrigin {
     /// The node's own: every pod has them.
     Node,
+    /// The pod's service account.
+    ServiceAccount(ServiceAccountKey),
     /// A secret that the pod names.
     Secret {
         uid: String,

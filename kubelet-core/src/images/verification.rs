@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::pull_secrets::{CredentialOrigin, PullCredential};
 
-/// How many secrets are kept for one repository of an image.
-const MAX_SECRETS: usize = 100;
+/// How many secrets, and how many service accounts, are kept for one repository of an image.
+const MAX_HOLDERS: usize = 100;
 
 /// Which images that are present a pod may use only if it could have pulled them.
 ///
@@ -83,9 +83,8 @@ pub(crate) fn trimmed(image: &str) -> &str {
 pub(crate) struct Access {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) kubernetes_secrets: Vec<SecretAccess>,
-    /// Kept as they are: nothing here pulls with service accounts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) kubernetes_service_accounts: Vec<serde_json::Value>,
+    pub(crate) kubernetes_service_accounts: Vec<AccountAccess>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) node_pods_accessible: bool,
 }
@@ -100,6 +99,14 @@ pub(crate) struct SecretAccess {
     pub(crate) credential_hash: String,
 }
 
+/// A service account for which an image was pulled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct AccountAccess {
+    pub(crate) uid: String,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
 impl SecretAccess {
     fn is_of(&self, other: &Self) -> bool {
         // An object without a UID may be another one of that name.
@@ -108,35 +115,55 @@ impl SecretAccess {
 }
 
 impl Access {
+    fn has_holders(&self) -> bool {
+        !self.kubernetes_secrets.is_empty() || !self.kubernetes_service_accounts.is_empty()
+    }
+
     /// Adds those who have these credentials; says whether that changes anything.
     pub(crate) fn grant(&mut self, with: Option<&PullCredential>) -> bool {
         if self.node_pods_accessible {
             return false;
         }
-        let Some(secret) = with.and_then(secret_of) else {
-            *self = Self {
-                node_pods_accessible: true,
-                ..Self::default()
-            };
-            return true;
+        let secret = match with.map(holder_of) {
+            Some(Holder::Secret(secret)) => secret,
+            Some(Holder::Account(account)) => return self.grant_account(account),
+            Some(Holder::Node) | None => {
+                *self = Self {
+                    node_pods_accessible: true,
+                    ..Self::default()
+                };
+                return true;
+            }
         };
         if self.kubernetes_secrets.contains(&secret) {
             return false;
         }
         self.kubernetes_secrets.retain(|known| !known.is_of(&secret));
-        if self.kubernetes_secrets.len() >= MAX_SECRETS {
+        if self.kubernetes_secrets.len() >= MAX_HOLDERS {
             self.kubernetes_secrets.remove(0);
         }
         self.kubernetes_secrets.push(secret);
         true
     }
 
+    fn grant_account(&mut self, account: AccountAccess) -> bool {
+        if self.kubernetes_service_accounts.contains(&account) {
+            return false;
+        }
+        if self.kubernetes_service_accounts.len() >= MAX_HOLDERS {
+            self.kubernetes_service_accounts.remove(0);
+        }
+        self.kubernetes_service_accounts.push(account);
+        true
+    }
+
     /// The credential of a pod that gives it access, if one does.
     fn covers<'a>(&self, of_pod: &'a [PullCredential]) -> Option<&'a PullCredential> {
         let secrets = || {
-            of_pod
-                .iter()
-                .filter_map(|credential| Some((credential, secret_of(credential)?)))
+            of_pod.iter().filter_map(|credential| match holder_of(credential) {
+                Holder::Secret(secret) => Some((credential, secret)),
+                Holder::Account(_) | Holder::Node => None,
+            })
         };
         let same_content = secrets().find(|(_, secret)| {
             let hash = &secret.credential_hash;
@@ -146,22 +173,44 @@ impl Access {
                     .iter()
                     .any(|known| known.credential_hash == *hash)
         });
-        let has_room = self.kubernetes_secrets.len() < MAX_SECRETS;
+        let has_room = self.kubernetes_secrets.len() < MAX_HOLDERS;
         let same_secret = || {
             secrets().find(|(_, secret)| has_room && self.kubernetes_secrets.iter().any(|known| known.is_of(secret)))
         };
-        same_content.or_else(same_secret).map(|(credential, _)| credential)
+        let same_account = || {
+            of_pod.iter().find(|credential| match holder_of(credential) {
+                // An object without a UID may be another one of that name.
+                Holder::Account(account) => {
+                    !account.uid.is_empty() && self.kubernetes_service_accounts.contains(&account)
+                }
+                Holder::Secret(_) | Holder::Node => false,
+            })
+        };
+        let by_secret = same_content.or_else(same_secret);
+        by_secret.map(|(credential, _)| credential).or_else(same_account)
     }
 }
 
-fn secret_of(credential: &PullCredential) -> Option<SecretAccess> {
+/// Whose a credential is.
+enum Holder {
+    Node,
+    Secret(SecretAccess),
+    Account(AccountAccess),
+}
+
+fn holder_of(credential: &PullCredential) -> Holder {
     match &credential.origin {
-        CredentialOrigin::Node => None,
-        CredentialOrigin::Secret { uid, namespace, name } => Some(SecretAccess {
+        CredentialOrigin::Node => Holder::Node,
+        CredentialOrigin::Secret { uid, namespace, name } => Holder::Secret(SecretAccess {
             uid: uid.clone(),
             namespace: namespace.clone(),
             name: name.clone(),
             credential_hash: super::records::credential_hash(&credential.auth),
+        }),
+        CredentialOrigin::ServiceAccount(account) => Holder::Account(AccountAccess {
+            uid: account.uid.clone(),
+            namespace: account.namespace.clone(),
+            name: account.name.clone(),
         }),
     }
 }
@@ -186,8 +235,8 @@ pub(crate) enum Verdict {
     Use,
     /// It is pulled with what the pod has.
     Pull,
-    /// Its secrets are looked at.
-    AskSecrets(Access),
+    /// Its secrets, and credentials for its service account, are looked at.
+    AskCredentials(Access),
 }
 
 /// Decides on a pod that asks for the image by `name`, which is `repository` in full.
@@ -208,7 +257,7 @@ pub(crate) fn verdict(policy: &ImageVerification, name: &str, repository: &str, 
     };
     match by_name.get(name) {
         Some(access) if access.node_pods_accessible => Verdict::Use,
-        Some(access) if !access.kubernetes_secrets.is_empty() => Verdict::AskSecrets(access.clone()),
+        Some(access) if access.has_holders() => Verdict::AskCredentials(access.clone()),
         _ => Verdict::Pull,
     }
 }

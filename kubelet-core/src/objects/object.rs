@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -81,6 +83,7 @@ kinds! {
     RuntimeClass(cluster, "runtimeclass"),
     Secret(namespaced, "secret"),
     Service(namespaced, "service"),
+    ServiceAccount(namespaced, "serviceaccount"),
     VolumeAttachment(cluster, "volumeattachment"),
 }
 

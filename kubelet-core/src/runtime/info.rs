@@ -63,6 +63,19 @@ impl RuntimeHandler {
     }
 }
 
+/// Whether a runtime mounts images into containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum ImageMounts {
+    /// It does not: pods with image volumes are refused.
+    #[default]
+    No,
+    /// It does, but only whole images: pods that mount a part of one are refused.
+    Whole,
+    /// It does, and parts of images too.
+    SubPaths,
+}
+
 /// Who makes cgroups, and how they are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -87,6 +100,8 @@ pub struct RuntimeInfo {
     pub handlers: Vec<RuntimeHandler>,
     /// Whether it gives containers only the groups that it is told, where it is to.
     pub supplemental_groups_policy: bool,
+    /// Whether it mounts images.
+    pub image_mounts: ImageMounts,
     /// Its cgroup driver, where it says.
     pub cgroup_driver: Option<CgroupDriver>,
     /// Whether containers go on when the agent ends.
@@ -107,6 +122,7 @@ impl RuntimeInfo {
             ],
             handlers: Vec::new(),
             supplemental_groups_policy: false,
+            image_mounts: ImageMounts::No,
             cgroup_driver: None,
             survives_restart: true,
             makes_container_cgroups: true,

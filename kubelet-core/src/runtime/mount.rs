@@ -1,10 +1,11 @@
 //! What of the host a container is shown: files, devices, users.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::VolumeMount;
 
-use crate::runtime::RuntimeHandler;
+use crate::runtime::{ImageRef, RuntimeHandler};
 
 /// A block of user or group ids in a container, and the ids of the host that they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +65,44 @@ pub enum MountPropagation {
     Bidirectional,
 }
 
-/// A host path shown in a container.
+/// The content of an image that is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImageMount {
+    /// The image: named by its id, asked for as the pod's spec says.
+    pub image: ImageRef,
+    /// The runtime handler that it is for; empty: the default one.
+    pub handler: String,
+    /// Annotations of the pod, which belong to the image too.
+    pub annotations: BTreeMap<String, String>,
+    /// The part of it that is shown, as a relative path; empty: all of it.
+    pub sub_path: String,
+}
+
+impl ImageMount {
+    /// All of an image, for the default handler.
+    #[must_use]
+    pub fn new(image: ImageRef) -> Self {
+        Self {
+            image,
+            handler: String::new(),
+            annotations: BTreeMap::new(),
+            sub_path: String::new(),
+        }
+    }
+}
+
+/// A host path, or an image, shown in a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Mount {
     /// In the container.
     pub container_path: String,
-    /// On the host.
+    /// On the host; empty where it is an image.
     pub host_path: PathBuf,
+    /// The image that is shown instead of a path of the host. Only runtimes whose [`RuntimeInfo`](crate::RuntimeInfo) says that they can
+    /// are given any.
+    pub image: Option<ImageMount>,
     /// Whether it cannot be written.
     pub read_only: bool,
     /// Whether what is mounted below it cannot be written either.
@@ -90,6 +121,7 @@ impl Mount {
         Self {
             container_path: container_path.into(),
             host_path: host_path.into(),
+            image: None,
             read_only: false,
             recursive_read_only: false,
             propagation: MountPropagation::Private,

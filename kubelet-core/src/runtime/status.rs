@@ -97,6 +97,8 @@ pub struct ContainerStatus {
     pub image: String,
     /// The image as `repository@digest`, or its id where it has none: what the API shows as `imageID`.
     pub image_ref: String,
+    /// The images that are mounted into it, each by its id, or by all names that the runtime has for it.
+    pub mounted_images: Vec<String>,
     /// Labels as it was made with.
     pub labels: BTreeMap<String, String>,
     /// Annotations as it was made with.
@@ -123,6 +125,7 @@ impl ContainerStatus {
             message: String::new(),
             image: String::new(),
             image_ref: String::new(),
+            mounted_images: Vec::new(),
             labels: BTreeMap::new(),
             annotations: BTreeMap::new(),
             log_path: None,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use kubelet_core::k8s_openapi::ByteString;
 use kubelet_core::k8s_openapi::api::core::v1::{LocalObjectReference, Pod, Secret};
 use kubelet_core::{
-    CredentialError, CredentialProvider, CredentialRequest, ImageRecord, ImageVerification, MapObjects, RegistryAuth,
-    Settings, StateDir, async_trait,
+    CredentialError, CredentialProvider, CredentialRequest, ImageRecord, ImageVerification, MapObjects,
+    ProvidedCredential, RegistryAuth, Settings, StateDir, async_trait,
 };
 use kubelet_testing::{Call, FakeImage, FakeRuntime, Op, PodBuilder};
 
@@ -165,10 +165,10 @@ impl CredentialProvider for Scripted {
     fn name(&self) -> &str {
         "scripted"
     }
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
         assert_eq!(req.repository, "reg.example/team/app");
         match self.0 {
-            Ok(user) => Ok(vec![RegistryAuth::basic(user, "hunter2")]),
+            Ok(user) => Ok(vec![RegistryAuth::basic(user, "hunter2").into()]),
             Err(why) => Err(CredentialError::new(why)),
         }
     }

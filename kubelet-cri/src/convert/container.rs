@@ -62,6 +62,7 @@ fn mount(mount: &Mount) -> v1::Mount {
         _ => v1::MountPropagation::PropagationPrivate,
     };
     let users = mount.id_mappings.as_ref();
+    let image = mount.image.as_ref();
     v1::Mount {
         container_path: mount.container_path.clone(),
         host_path: mount.host_path.display().to_string(),
@@ -71,7 +72,11 @@ fn mount(mount: &Mount) -> v1::Mount {
         recursive_read_only: mount.recursive_read_only,
         uid_mappings: users.map(|users| id_mappings(&users.uids)).unwrap_or_default(),
         gid_mappings: users.map(|users| id_mappings(&users.gids)).unwrap_or_default(),
-        ..v1::Mount::default()
+        image: image.map(|mount| v1::ImageSpec {
+            annotations: mount.annotations.clone(),
+            ..image_spec(&mount.image, &mount.handler)
+        }),
+        image_sub_path: image.map(|mount| mount.sub_path.clone()).unwrap_or_default(),
     }
 }
 

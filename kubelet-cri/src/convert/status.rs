@@ -119,6 +119,10 @@ pub(crate) fn container_status(status: v1::ContainerStatus) -> Result<ContainerS
         image.user_specified_image
     };
     seen.image_ref = status.image_ref;
+    let mounted = status.mounts.into_iter().filter_map(|mount| mount.image);
+    // A newer runtime may name it by more than it was told.
+    let names = mounted.flat_map(|image| [image.image, image.image_ref]);
+    seen.mounted_images = names.filter(|name| !name.is_empty()).collect();
     seen.labels = status.labels;
     seen.annotations = status.annotations;
     seen.log_path = Some(status.log_path).filter(|path| !path.is_empty()).map(PathBuf::from);

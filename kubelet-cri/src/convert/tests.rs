@@ -1,10 +1,10 @@
 use kubelet_core::{
-    ContainerConfig, ContainerId, Device, IdMapping, ImageRef, LinuxResources, LinuxSecurity, Mount, MountPropagation,
-    NamespaceMode, PodKey, PodUid, SandboxConfig, UserNamespace,
+    ContainerConfig, ContainerId, Device, IdMapping, ImageMount, ImageRef, LinuxResources, LinuxSecurity, Mount,
+    MountPropagation, NamespaceMode, PodKey, PodUid, SandboxConfig, UserNamespace,
 };
 use kubelet_proto::cri::v1;
 
-use super::{container_config, resources, sandbox_config};
+use super::{container_config, container_status, resources, sandbox_config};
 
 fn mapping(host_id: u32) -> v1::IdMapping {
     v1::IdMapping {
@@ -79,6 +79,51 @@ fn users_of_its_own_are_told_of_the_sandbox_its_containers_and_their_mounts() {
     assert_eq!(told.mounts[0].gid_mappings, [mapping(131_072)]);
     let security = told.linux.unwrap().security_context.unwrap();
     assert_eq!(security.namespace_options.unwrap().userns_options, Some(expected));
+}
+
+#[test]
+fn a_mounted_image_is_told_and_read_back() {
+    let mut image = ImageMount::new(ImageRef::with_asked("sha256:1", "reg.example/model:1"));
+    image.handler = "kata".to_owned();
+    image.annotations.insert("a".to_owned(), "b".to_owned());
+    image.sub_path = "texts/en".to_owned();
+    let mut mount = Mount::new("/model", "");
+    mount.read_only = true;
+    mount.image = Some(image);
+    let mut container = ContainerConfig::new("app", 0, ImageRef::new("i"));
+    container.mounts = vec![mount, Mount::new("/data", "/host")];
+    let told = container_config(&container).mounts;
+    let expected = v1::Mount {
+        container_path: "/model".to_owned(),
+        readonly: true,
+        image: Some(v1::ImageSpec {
+            image: "sha256:1".to_owned(),
+            user_specified_image: "reg.example/model:1".to_owned(),
+            runtime_handler: "kata".to_owned(),
+            annotations: [("a".to_owned(), "b".to_owned())].into(),
+            ..v1::ImageSpec::default()
+        }),
+        image_sub_path: "texts/en".to_owned(),
+        ..v1::Mount::default()
+    };
+    assert_eq!(told[0], expected);
+    assert_eq!((&told[1].image, told[1].image_sub_path.as_str()), (&None, ""));
+    let status = v1::ContainerStatus {
+        id: "c1".to_owned(),
+        metadata: Some(v1::ContainerMetadata {
+            name: "app".to_owned(),
+            attempt: 0,
+        }),
+        image: Some(v1::ImageSpec {
+            image: "i".to_owned(),
+            ..v1::ImageSpec::default()
+        }),
+        image_ref: "i".to_owned(),
+        created_at: 1,
+        mounts: told,
+        ..v1::ContainerStatus::default()
+    };
+    assert_eq!(container_status(status).unwrap().mounted_images, ["sha256:1"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod garbage;
 mod handlers;
+mod image_volumes;
 mod images;
 #[path = "../table/labels.rs"]
 mod labels;

@@ -155,6 +155,9 @@ fn refuse_isolation(config: &ContainerConfig) -> Result<(), RuntimeError> {
         return lack("users of a container's own");
     }
     for mount in &config.mounts {
+        if mount.image.is_some() {
+            return lack("mounts of images");
+        }
         if mount.recursive_read_only {
             return lack("recursively read-only mounts");
         }
@@ -249,7 +252,8 @@ mod tests {
     use std::path::Path;
 
     use kubelet_core::{
-        ContainerConfig, Device, IdMapping, ImageRef, Mount, MountPropagation, RuntimeError, UserNamespace, annotation,
+        ContainerConfig, Device, IdMapping, ImageMount, ImageRef, Mount, MountPropagation, RuntimeError, UserNamespace,
+        annotation,
     };
 
     use super::{Agent, mount_variable, process_spec, user};
@@ -348,6 +352,14 @@ mod tests {
                     c.mounts = vec![mount];
                 }),
                 "read-only",
+            ),
+            (
+                refused(|c| {
+                    let mut mount = Mount::new("/a", "");
+                    mount.image = Some(ImageMount::new(ImageRef::new("model")));
+                    c.mounts = vec![mount];
+                }),
+                "images",
             ),
         ] {
             assert!(error.contains(word), "{error}");

@@ -115,7 +115,8 @@ impl CredentialFixture {
     ) -> Result<Vec<RegistryAuth>, CredentialError> {
         let pod = pod();
         let request = CredentialRequest::new(repository, &pod);
-        within("credentials", self.patience, provider.credentials(&request)).await
+        let found = within("credentials", self.patience, provider.credentials(&request)).await?;
+        Ok(found.into_iter().map(|found| found.auth).collect())
     }
 
     /// The credentials that are known, which must come as they are.

@@ -316,6 +316,8 @@ impl State {
         status.message.clone_from(&container.message);
         status.image.clone_from(&config.image.asked);
         status.image_ref = self.images.reference(&config.image.name);
+        let images = config.mounts.iter().filter_map(|mount| mount.image.as_ref());
+        status.mounted_images = images.map(|mount| mount.image.name.clone()).collect();
         status.labels.clone_from(&config.labels);
         status.annotations.clone_from(&config.annotations);
         status.log_path.clone_from(&container.log_path);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use kubelet_core::{
-    ContainerConfig, ImageRef, LinuxResources, LinuxSecurity, Mount, NamespaceMode, Namespaces, PodKey, PodUid,
-    PortMapping, PortProtocol, SandboxConfig, SecurityProfile,
+    ContainerConfig, ImageMount, ImageRef, LinuxResources, LinuxSecurity, Mount, NamespaceMode, Namespaces, PodKey,
+    PodUid, PortMapping, PortProtocol, SandboxConfig, SecurityProfile,
 };
 use kubelet_proto::cri::v1;
 
@@ -50,11 +50,7 @@ pub(crate) fn sandbox_config(from: &v1::PodSandboxConfig, metadata: &v1::PodSand
 }
 
 pub(crate) fn container_config(from: &v1::ContainerConfig, metadata: &v1::ContainerMetadata) -> ContainerConfig {
-    let image = match &from.image {
-        Some(spec) if spec.user_specified_image.is_empty() => ImageRef::new(spec.image.as_str()),
-        Some(spec) => ImageRef::with_asked(spec.image.as_str(), spec.user_specified_image.as_str()),
-        None => ImageRef::new(""),
-    };
+    let image = from.image.as_ref().map_or_else(|| ImageRef::new(""), image_ref);
     let mut config = ContainerConfig::new(metadata.name.as_str(), metadata.attempt, image);
     config.command.clone_from(&from.command);
     config.args.clone_from(&from.args);
@@ -73,6 +69,14 @@ pub(crate) fn container_config(from: &v1::ContainerConfig, metadata: &v1::Contai
         }
     }
     config
+}
+
+fn image_ref(spec: &v1::ImageSpec) -> ImageRef {
+    if spec.user_specified_image.is_empty() {
+        ImageRef::new(spec.image.as_str())
+    } else {
+        ImageRef::with_asked(spec.image.as_str(), spec.user_specified_image.as_str())
+    }
 }
 
 fn container_security(from: &v1::LinuxContainerSecurityContext) -> LinuxSecurity {
@@ -100,6 +104,13 @@ fn mount(from: &v1::Mount) -> Mount {
     let mut mount = Mount::new(from.container_path.as_str(), from.host_path.as_str());
     mount.read_only = from.readonly;
     mount.selinux_relabel = from.selinux_relabel;
+    mount.image = from.image.as_ref().map(|spec| {
+        let mut image = ImageMount::new(image_ref(spec));
+        image.handler.clone_from(&spec.runtime_handler);
+        image.annotations.clone_from(&spec.annotations);
+        image.sub_path.clone_from(&from.image_sub_path);
+        image
+    });
     mount
 }
 

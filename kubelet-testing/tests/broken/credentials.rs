@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kubelet_core::{CredentialError, CredentialProvider, CredentialRequest, RegistryAuth, async_trait};
+use kubelet_core::{CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, RegistryAuth, async_trait};
 use kubelet_testing::contract::{CredentialFixture, now};
 use tokio::task::JoinSet;
 
@@ -82,7 +82,7 @@ impl CredentialProvider for Provider {
         "plain"
     }
 
-    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<RegistryAuth>, CredentialError> {
+    async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
         let alone = matches!(self.fault, Fault::OneAtATime | Fault::BusyAfterADroppedCall);
         if alone && self.busy.swap(true, Ordering::SeqCst) {
             return Err(CredentialError::new("somebody else asks"));
@@ -107,7 +107,7 @@ impl CredentialProvider for Provider {
                     Fault::ForgetsTheFirst if call > 0 => drop(known.remove(0)),
                     _ => {}
                 }
-                Ok(known)
+                Ok(known.into_iter().map(Into::into).collect())
             }
             HANGS => {
                 let work = AtWork::new(&self.at_work);
@@ -124,7 +124,7 @@ impl CredentialProvider for Provider {
             }
             "" if self.fault == Fault::NonsenseIsAnError => Err(CredentialError::new("no repository")),
             _ if self.fault == Fault::NothingIsAnError => Err(CredentialError::new("nothing found")),
-            _ if self.fault == Fault::KnowsEverything => Ok(known()),
+            _ if self.fault == Fault::KnowsEverything => Ok(known().into_iter().map(Into::into).collect()),
             _ => Ok(Vec::new()),
         }
     }

@@ -16,6 +16,7 @@ mod runnables;
 mod sources;
 mod stats;
 mod status_sinks;
+mod tokens;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

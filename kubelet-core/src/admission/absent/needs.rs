@@ -45,7 +45,13 @@ pub(super) fn unmet<'a>(pod: &'a PodRecord, able: &Abilities, node: &NodeView) -
         (
             able.volumes,
             "volumes",
-            spec.volumes.iter().flatten().map(|v| v.name.as_str()).collect(),
+            // Those that are images need no more than a runtime that can mount them, which is asked later.
+            spec.volumes
+                .iter()
+                .flatten()
+                .filter(|volume| volume.image.is_none())
+                .map(|volume| volume.name.as_str())
+                .collect(),
             "no volume manager (kubelet-volume)",
         ),
         (

@@ -117,6 +117,7 @@ fn a_plain_pod_needs_no_part() {
         }],
         "ephemeralContainers": [{"name": "debug", "envFrom": [{"secretRef": {"name": "db"}}]}],
         "runtimeClassName": "",
+        "volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}],
     });
     assert_eq!(ask(Abilities::default(), &spec), "");
 }

@@ -17,7 +17,7 @@ const KNOWN_REASONS: &[&str] = &[
     "OutOfephemeral-storage",
     "OutOfmemory",
     "OutOfpods",
-    super::super::absent::REASON,
+    super::super::absent::PART_MISSING,
     "PodFeatureUnsupported",
     "PodLevelResourcesNotSupported",
     "PodOSNotSupported",

@@ -37,29 +37,32 @@ fn registry_of(repository: &str) -> &str {
 
 #[derive(Default)]
 pub(super) struct Cache {
-    entries: BTreeMap<String, (Keyring, Instant)>,
+    /// By whom they are for, and for what.
+    entries: BTreeMap<(String, String), (Keyring, Instant)>,
     purged: Option<Instant>,
 }
 
 impl Cache {
-    pub(super) fn get(&mut self, repository: &str, now: Instant) -> Option<Keyring> {
+    /// `whom` says for whom an answer is; empty: for every pod.
+    pub(super) fn get(&mut self, whom: &str, repository: &str, now: Instant) -> Option<Keyring> {
         let purged = *self.purged.get_or_insert(now);
         if now.saturating_duration_since(purged) >= PURGE_PERIOD {
             self.entries.retain(|_, (_, until)| now < *until);
             self.purged = Some(now);
         }
         let keys = [repository, registry_of(repository), GLOBAL];
-        let known = keys.into_iter().filter_map(|key| self.entries.get(key));
+        let key = |what: &str| (whom.to_owned(), what.to_owned());
+        let known = keys.into_iter().filter_map(|what| self.entries.get(&key(what)));
         let valid = |(keyring, until): &(Keyring, Instant)| (now < *until).then(|| keyring.clone());
         known.into_iter().find_map(valid)
     }
 
-    pub(super) fn put(&mut self, key: &str, keyring: Keyring, lasts: Duration, now: Instant) {
+    pub(super) fn put(&mut self, whom: &str, key: &str, keyring: Keyring, lasts: Duration, now: Instant) {
         // What lasts longer than time can be told is as good as for ever.
         let until = now
             .checked_add(lasts)
             .unwrap_or(now + Duration::from_secs(365 * 86_400));
-        self.entries.insert(key.to_owned(), (keyring, until));
+        self.entries.insert((whom.to_owned(), key.to_owned()), (keyring, until));
     }
 }
 
@@ -89,6 +92,7 @@ mod tests {
             (CacheKey::Global, "global", 30),
         ] {
             cache.put(
+                "",
                 key.of("reg.example/a"),
                 keyring(user),
                 Duration::from_secs(lasts),
@@ -96,7 +100,8 @@ mod tests {
             );
         }
         let mut user = |repository: &str, at| {
-            let found = cache.get(repository, after(at))?;
+            assert_eq!(cache.get("somebody", repository, after(at)), None);
+            let found = cache.get("", repository, after(at))?;
             Some(found.lookup("reg.example/a")[0].username.clone())
         };
         assert_eq!(user("reg.example/a", 9).as_deref(), Some("image"));

@@ -7,12 +7,25 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::cache::CacheKey;
-use super::config::parse_duration;
+use super::duration::parse_duration;
 use crate::images::Keyring;
 use crate::runtime::RegistryAuth;
 
-pub(super) fn request(api_version: &str, repository: &str) -> Vec<u8> {
-    let request = json!({"kind": "CredentialProviderRequest", "apiVersion": api_version, "image": repository});
+/// What a plugin is shown of a pod's service account.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a> {
+    pub(super) token: &'a str,
+    pub(super) annotations: &'a BTreeMap<String, String>,
+}
+
+pub(super) fn request(api_version: &str, repository: &str, shown: Option<Shown<'_>>) -> Vec<u8> {
+    let mut request = json!({"kind": "CredentialProviderRequest", "apiVersion": api_version, "image": repository});
+    if let Some(shown) = shown {
+        request["serviceAccountToken"] = shown.token.into();
+        if !shown.annotations.is_empty() {
+            request["serviceAccountAnnotations"] = json!(shown.annotations);
+        }
+    }
     request.to_string().into_bytes()
 }
 
@@ -105,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_request_has_version_kind_and_image() {
-        let text = String::from_utf8(request(V1, "reg.example/app")).unwrap();
+        let text = String::from_utf8(request(V1, "reg.example/app", None)).unwrap();
         let expected = r#"{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"reg.example/app","kind":"CredentialProviderRequest"}"#;
         assert_eq!(text, expected);
     }

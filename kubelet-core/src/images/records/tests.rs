@@ -72,7 +72,7 @@ fn allows(known: &Known, with: Option<&PullCredential>) -> bool {
     match verdict(&policy, &image().name, "docker.io/team/app", known) {
         Verdict::Use => true,
         Verdict::Pull => false,
-        Verdict::AskSecrets(access) => covering(&access, with.map_or(&[], std::slice::from_ref)).is_some(),
+        Verdict::AskCredentials(access) => covering(&access, with.map_or(&[], std::slice::from_ref)).is_some(),
     }
 }
 

@@ -2,7 +2,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::{Access, ImageVerification, Known, MAX_SECRETS, Verdict, covering, trimmed, verdict};
+use super::{Access, ImageVerification, Known, MAX_HOLDERS, Verdict, covering, trimmed, verdict};
+use crate::images::provider::ServiceAccountKey;
 use crate::images::pull_secrets::{CredentialOrigin, PullCredential};
 use crate::runtime::RegistryAuth;
 
@@ -38,7 +39,7 @@ fn each_policy_says_which_images_are_verified() {
     let list = |entries: &[&str]| NeverVerifyAllowlistedImages(entries.iter().map(|e| (*e).to_owned()).collect());
     let secret = granted(&[Some(&credential("1", "a", "x"))]);
     let (node, empty) = (granted(&[None]), Access::default());
-    let ask = Verdict::AskSecrets(secret.clone());
+    let ask = Verdict::AskCredentials(secret.clone());
     let other_name = Known::Pulled(BTreeMap::from([("reg.example/other".to_owned(), node.clone())]));
     for (policy, nothing, intended, unreadable, by_secret, by_node, by_nobody, elsewhere) in [
         (NeverVerify, true, true, true, Verdict::Use, true, true, true),
@@ -134,6 +135,47 @@ fn a_secret_covers_by_content_or_as_the_same_object() {
 }
 
 #[test]
+fn an_account_covers_as_the_same_object_alone() {
+    let of_account = |uid: &str, name: &str, password: &str| PullCredential {
+        auth: RegistryAuth::basic("me", password),
+        origin: CredentialOrigin::ServiceAccount(ServiceAccountKey::new("default", name, uid)),
+    };
+    let mut access = Access::default();
+    let one = of_account("1", "a", "x");
+    assert!(access.grant(Some(&one)) && !access.grant(Some(&one)));
+    assert!(
+        !access.grant(Some(&of_account("1", "a", "later"))),
+        "its credentials come and go"
+    );
+    for (of_pod, covers) in [
+        (of_account("1", "a", "later"), true),
+        (of_account("2", "a", "x"), false),
+        (of_account("1", "b", "x"), false),
+        (credential("1", "a", "x"), false),
+    ] {
+        assert_eq!(
+            covering(&access, std::slice::from_ref(&of_pod)).is_some(),
+            covers,
+            "{of_pod:?}"
+        );
+    }
+    let nameless = granted(&[Some(&of_account("", "a", "x"))]);
+    assert!(covering(&nameless, &[of_account("", "a", "x")]).is_none());
+    let known = pulled(access.clone());
+    let verdict = verdict(&ImageVerification::AlwaysVerify, NAME, REPOSITORY, &known);
+    assert_eq!(verdict, Verdict::AskCredentials(access.clone()));
+    assert!(access.grant(Some(&credential("1", "a", "x"))), "a secret comes on top");
+    assert_eq!(
+        (
+            access.kubernetes_secrets.len(),
+            access.kubernetes_service_accounts.len()
+        ),
+        (1, 1)
+    );
+    assert!(access.grant(None) && access.kubernetes_service_accounts.is_empty());
+}
+
+#[test]
 fn a_pull_grants_what_its_credentials_are_worth() {
     let (a, b) = (credential("1", "a", "x"), credential("2", "b", "y"));
     let mut access = Access::default();
@@ -149,7 +191,7 @@ fn a_pull_grants_what_its_credentials_are_worth() {
     for count in 0..150 {
         many.grant(Some(&credential(&format!("uid-{count}"), "a", &format!("{count}"))));
     }
-    assert_eq!(many.kubernetes_secrets.len(), MAX_SECRETS);
+    assert_eq!(many.kubernetes_secrets.len(), MAX_HOLDERS);
 }
 
 #[test]
@@ -198,7 +240,7 @@ proptest! {
     ) {
         let access = granted(&pulls.iter().map(Option::as_ref).collect::<Vec<_>>());
         prop_assert_eq!(access.node_pods_accessible, pulls.iter().any(Option::is_none));
-        if let (Verdict::AskSecrets(access), Some(asks)) =
+        if let (Verdict::AskCredentials(access), Some(asks)) =
             (verdict(&ImageVerification::AlwaysVerify, NAME, REPOSITORY, &pulled(access)), asks)
         {
             let of_pod = std::slice::from_ref(&asks);
