@@ -154,7 +154,10 @@ impl CacheWriter {
             seen: Ok(Arc::new(PodObservation::absent(uid.clone()))),
         });
         if let Some(key) = key
-            && entry.seen.as_ref().is_ok_and(|seen| seen.key.is_none())
+            && entry
+                .seen
+                .as_ref()
+                .is_ok_and(|seen| seen.is_absent() && seen.key.is_none())
         {
             let mut named = PodObservation::absent(uid.clone());
             named.key = Some(key.clone());

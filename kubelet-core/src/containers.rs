@@ -5,6 +5,7 @@ mod config;
 mod dead;
 mod finish;
 mod grace;
+mod ground;
 mod hooks;
 mod image_volumes;
 mod images;
@@ -17,6 +18,7 @@ mod resources;
 mod runtime_class;
 mod security;
 mod start;
+mod start_error;
 mod sync;
 mod user_namespaces;
 

@@ -215,7 +215,11 @@ impl ContainerRuntime for CriRuntime {
                 sandbox_state(item.state),
                 created_at,
             );
-            Some(record.with_key(PodKey::new(name.namespace, name.name)))
+            Some(if name.name.is_empty() {
+                record
+            } else {
+                record.with_key(PodKey::new(name.namespace, name.name))
+            })
         });
         Ok(ours.collect())
     }

@@ -178,16 +178,6 @@ impl FakeCri {
     pub fn heal(&self) {
         self.face.heal();
     }
-
-    /// Wants these credentials for pulls of images whose name begins so; others are refused.
-    pub fn require_credentials(
-        &self,
-        prefix: impl Into<String>,
-        username: impl Into<String>,
-        password: impl Into<String>,
-    ) {
-        self.face.require(prefix.into(), username.into(), password.into());
-    }
 }
 
 /// What was asked for.

@@ -189,3 +189,15 @@ async fn requests_are_a_set_in_order_of_arrival() {
     assert!(all[0].reinspect && !all[1].reinspect);
     assert!(waits(requests.next()).await.is_err());
 }
+
+#[test]
+fn a_name_takes_the_place_of_nothing_that_is_known() {
+    let (writer, cache) = pod_status_cache();
+    let uid = PodUid::from("u");
+    let mut seen = PodObservation::absent(uid.clone());
+    let (id, made) = (ContainerId::from("c"), Timestamp::UNIX_EPOCH);
+    seen.containers = vec![ObservedContainer::new(id, "app", ContainerState::Running, made)];
+    writer.put(&uid, writer.begin(), Ok(seen));
+    writer.stale(&uid, writer.begin(), Some(&PodKey::new("default", "web")));
+    assert!(cache.current(&uid).is_some_and(|seen| seen.may_run()));
+}

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{ContainerPort, ContainerState as ApiState, ContainerStateTerminated};
 
 use super::ContainerSyncer;
+use super::ground::Ground;
 use super::image_volumes::MountedImages;
 use super::images::PresentImage;
 use super::security::{container_security, sandbox_security, see_processes_of};
-use super::start::{CONFIG_ERROR, StartError};
-use super::sync::Ground;
+use super::start_error::{CONFIG_ERROR, StartError};
 use crate::admission::sysctl_name;
 use crate::env::{Env, EnvRequest, PodFields, build_env, expand_command, hostname_and_domain, sandbox_hostname};
 use crate::error::error_chain;

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::{ImageVolumeSource, VolumeMount};
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::ground::Ground;
 use super::images::{Wanted, WantedBy};
-use super::start::{CONFIG_ERROR, StartError};
-use super::sync::Ground;
+use super::start_error::{CONFIG_ERROR, StartError};
 use crate::actions::{PodActions, StartAction};
 use crate::backoff::BackoffDecision;
 use crate::env::{Env, expand_sub_path};

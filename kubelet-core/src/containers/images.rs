@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::ground::Ground;
 use super::memory::{BackoffWindow, FailedPull, PodMemory};
-use super::start::StartError;
-use super::sync::Ground;
+use super::start_error::StartError;
 use crate::backoff::go_duration;
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};

@@ -18,6 +18,8 @@ use crate::syncer::PodWork;
 pub(super) struct PodLinks {
     /// The containers whose logs were linked in this life of the agent, and that are there.
     linked: BTreeSet<ContainerId>,
+    /// It was synced in this life.
+    synced: bool,
     /// Links may be left of containers that went without this agent: they go once their logs do.
     strays: bool,
 }
@@ -60,6 +62,7 @@ impl ContainerSyncer {
         let memory = self.memory_of(work.pod.uid());
         let unseen: Vec<&ObservedContainer> = {
             let links = &mut lock(&memory).links;
+            links.synced = true;
             let known = links.linked.len();
             links
                 .linked
@@ -74,7 +77,8 @@ impl ContainerSyncer {
             links.linked.extend(unseen.iter().map(|container| container.id.clone()));
             unseen
         };
-        for container in unseen {
+        // Oldest first: where names are so long that two links have one, the newest stays.
+        for container in unseen.into_iter().rev() {
             let link = self.node.logs.link(pod, &container.name, &container.id);
             if let (Some(link), Some(log)) = (link, container.log_path.clone()) {
                 self.make_link(pod, link, log).await;
@@ -116,7 +120,7 @@ impl ContainerSyncer {
     /// The same after all its logs were removed.
     pub(super) async fn clear_links_of(&self, uid: &PodUid) {
         let links = std::mem::take(&mut lock(&self.memory_of(uid)).links);
-        if links.strays || !links.linked.is_empty() {
+        if links.strays || !links.synced || !links.linked.is_empty() {
             self.clear_links().await;
         }
     }

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::ContainerSyncer;
-use super::start::{CONFIG_ERROR, StartError};
-use super::sync::Ground;
+use super::ground::Ground;
+use super::start_error::{CONFIG_ERROR, StartError};
 use crate::dns::{ClusterDns, DnsConfig, HostDns, MAX_RESOLV_CONF_BYTES, parse_resolv_conf, pod_dns};
 use crate::env::{host_network_hosts_file, hostname_and_domain, hosts_file};
 use crate::event::{Event, EventSubject, EventType};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{AppArmorProfile, SELinuxOptions as ApiSelinux};
 
 use super::images::PresentImage;
-use super::start::{CONFIG_ERROR, StartError};
+use super::start_error::{CONFIG_ERROR, StartError};
 use crate::ids::ContainerId;
 use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{LinuxSecurity, NamespaceMode, Namespaces, SecurityProfile, SelinuxOptions};

@@ -7,10 +7,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
+use super::ground::Ground;
 use super::kill::KillError;
 use super::memory::BackoffWindow;
 use super::permits::{Permit, StartCall};
-use super::sync::Ground;
+use super::start_error::{CONFIG_ERROR, StartError};
 use crate::backoff::{BackoffDecision, CrashKey, go_duration};
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::ContainerId;
@@ -19,45 +20,9 @@ use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerState, CreateContainer, RuntimeError};
 use crate::syncer::{PodWork, StepContext, SyncError};
 
-/// The reason of what cannot be made from its spec.
-pub(super) const CONFIG_ERROR: &str = "CreateContainerConfigError";
-
 /// A container was started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Started;
-
-/// Why a container was not started.
-#[derive(Debug)]
-pub(super) enum StartError {
-    /// The step was asked to stop.
-    Stopped,
-    /// It may have been: the next look tells.
-    Uncertain(RuntimeError),
-    /// Shown as the container's waiting reason.
-    Failed {
-        reason: Cow<'static, str>,
-        message: String,
-        /// When it is of use to try again, where that is known.
-        retry_at: Option<Instant>,
-    },
-}
-
-impl StartError {
-    pub(super) fn failed(reason: &'static str, message: impl Into<String>) -> Self {
-        Self::Failed {
-            reason: Cow::Borrowed(reason),
-            message: message.into(),
-            retry_at: None,
-        }
-    }
-
-    fn of_runtime(reason: &'static str, error: RuntimeError) -> Self {
-        if error.must_look_first() {
-            return Self::Uncertain(error);
-        }
-        Self::failed(reason, crate::error::error_chain(&error))
-    }
-}
 
 impl ContainerSyncer {
     pub(super) async fn start_container(

@@ -49,7 +49,7 @@ const MISSING: Duration = Duration::from_secs(1);
 /// - A missing path is [`SourceItem::Trouble`], and is looked for every second.
 /// - Where nothing can be watched, a warning says so and the periodic reads go on.
 ///
-/// The first item is a [`SourceItem::Snapshot`], and so is the one that ends a trouble; else it says what became of each file
+/// The first good look gives a [`SourceItem::Snapshot`], and so does the one that ends a trouble; else it says what became of each file
 /// that changed. There is none without a change. No pod is kept here beside those that are handed out.
 ///
 /// Source: kubelet 1.36, `config/file.go` and `file_linux.go`, which take a missing path for "no pods" and drop the pod
@@ -109,6 +109,7 @@ impl PodSource for FileSource {
             ground: Ground::Other,
             waiting: VecDeque::new(),
             told: false,
+            afresh_until: None,
             trouble: None,
             due: now,
             not_before: now,
@@ -134,6 +135,8 @@ struct Follower {
     waiting: VecDeque<SourceItem>,
     /// Whether a snapshot was told since the last trouble.
     told: bool,
+    /// Until when a snapshot waits for files that are held.
+    afresh_until: Option<Instant>,
     /// The last trouble, so that it is not told again and again.
     trouble: Option<String>,
     due: Instant,
@@ -186,6 +189,12 @@ impl Follower {
 
     fn note(&mut self, change: Change) {
         let now = Instant::now();
+        if let Change::Complete(path) | Change::Created(path) | Change::Written(path) | Change::Gone(path) = &change
+            && path.parent() != Some(&*self.source.path)
+        {
+            // The path itself leads elsewhere, or a file that a link leads to has changed.
+            self.ground = Ground::Other;
+        }
         match change {
             Change::Complete(path) => {
                 self.held.remove(&path);
@@ -225,11 +234,10 @@ impl Follower {
         self.held = held;
         self.touched.extend(BTreeMap::into_keys(released));
         let afresh = !self.told;
-        // What is told of as a whole has to be readable as a whole.
-        let unreadable = self.held.iter().filter(|(path, _)| self.files.contains_key(*path));
-        if afresh && let Some((_, (_, until))) = unreadable.min_by_key(|(_, (_, until))| *until) {
-            self.due = *until;
-            return;
+        let patience = afresh.then(|| *self.afresh_until.get_or_insert(begun + WRITING));
+        if patience.is_some_and(|until| until <= begun) {
+            // What is told of as a whole waits no longer for who goes on writing.
+            self.held.clear();
         }
         if self.source.watch && self.watch.is_none() && full {
             self.open_watch();
@@ -286,6 +294,12 @@ impl Follower {
             self.next_full = self.due;
         }
         match outcome {
+            Ok(found) if found.is_partial => {
+                self.due = [held_until, patience]
+                    .into_iter()
+                    .flatten()
+                    .fold(self.due, Instant::min);
+            }
             Ok(found) => self.tell(found),
             Err(error) => {
                 self.due = self.due.min(now + MISSING);
@@ -299,6 +313,7 @@ impl Follower {
         let before = std::mem::replace(&mut self.files, found.files);
         self.ground = found.ground;
         self.trouble = None;
+        self.afresh_until = None;
         if !std::mem::replace(&mut self.told, true) {
             self.waiting.push_back(snapshot(found.news));
             return;

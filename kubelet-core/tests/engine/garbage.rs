@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
 use kubelet_core::{ContainerGcPolicy, ContainerState, PodUid, Settings, StateDir, StatusOverride};
-use kubelet_testing::{FakeRuntime, Op, PodBuilder};
+use kubelet_testing::{Action, FakeRuntime, Op, PodBuilder, Script};
 use tokio::time::sleep;
 
 use super::harness::Node;
@@ -187,6 +187,31 @@ async fn of_a_pod_that_leaves_or_is_evicted_nothing_stays() {
     node.until("gone", |node| node.handle.pods().is_empty()).await;
     assert_eq!(logs(dir), (Vec::new(), 0));
     assert_eq!((runtime.containers().len(), runtime.sandboxes().len()), (0, 0));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_pod_is_cleared_up_after_though_the_agent_was_killed_before_it_did() {
+    let (root, runtime) = (tempfile::tempdir().unwrap(), fake());
+    let (dir, state) = (root.path(), StateDir::in_memory());
+    let node = node_on_disk(&runtime, dir, state.clone());
+    node.pods.set(vec![pod("p", &[])]).await.unwrap();
+    node.running("p").await;
+    write_logs(&runtime, dir);
+    let uid = PodUid::from("uid-of-p");
+    runtime.script(Script::next(Op::RemoveContainer, Action::Hang).of_pod(uid.clone()));
+    let evicted = StatusOverride::new("Evicted", "The node was low on resource: memory. ");
+    node.handle.kill(&uid, Some(SECOND), evicted).await.unwrap();
+    node.until("is being removed", |_| runtime.count(Op::RemoveContainer) == 1)
+        .await;
+    node.kill().await;
+    assert_eq!(runtime.containers().len(), 1);
+    let node = node_on_disk(&runtime, dir, state);
+    node.pods.set(vec![pod("p", &[])]).await.unwrap();
+    node.until("cleared up", |_| runtime.sandboxes().is_empty()).await;
+    sleep(SECOND).await;
+    assert_eq!(node.status("p").unwrap().reason.as_deref(), Some("Evicted"));
+    assert_eq!(logs(dir), (Vec::new(), 0));
     node.stop().await;
 }
 

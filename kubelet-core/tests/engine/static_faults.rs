@@ -205,3 +205,22 @@ async fn a_static_pod_starts_where_the_one_of_its_name_vanished_before_its_sourc
     node.running("web-node-1").await;
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_starts_where_the_one_of_its_name_vanished_before_it_could_be_inspected() {
+    let runtime = fake();
+    let (node, files) = with_static(&runtime, StateDir::in_memory());
+    files.set(vec![web("s1", "app:1")]).await.unwrap();
+    node.until("runs", |_| running_images(&runtime) == ["app:1"]).await;
+    node.kill().await;
+    let fault = Action::Fault(FaultKind::Unavailable);
+    runtime.script(Script::next(Op::SandboxStatus, fault).times(1000).of_pod("s1".into()));
+    let (node, files) = with_static(&runtime, StateDir::in_memory());
+    node.pods.set(Vec::new()).await.unwrap();
+    files.set(vec![web("s2", "app:2")]).await.unwrap();
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(running_images(&runtime), ["app:1"]);
+    runtime.vanish_sandbox(&runtime.sandboxes()[0].id);
+    node.running("web-node-1").await;
+    node.stop().await;
+}

@@ -34,20 +34,11 @@ impl Default for Options {
 type AnswerHook = Arc<dyn Fn(&mut dyn Any) + Send + Sync>;
 pub(crate) type EventHook = Arc<dyn Fn(v1::ContainerEventResponse) -> Vec<v1::ContainerEventResponse> + Send + Sync>;
 
-/// Who may pull images whose names begin so.
-#[derive(Clone)]
-struct Credentials {
-    prefix: String,
-    username: String,
-    password: String,
-}
-
 pub(crate) struct Face {
     pub(crate) runtime: FakeRuntime,
     pub(crate) options: Options,
     faults: Mutex<CriFaults>,
     hooks: Arc<Mutex<Hooks>>,
-    credentials: Mutex<Vec<Credentials>>,
 }
 
 #[derive(Default)]
@@ -71,7 +62,6 @@ impl Face {
             options,
             faults: Mutex::default(),
             hooks: Arc::default(),
-            credentials: Mutex::default(),
         }
     }
 
@@ -81,10 +71,6 @@ impl Face {
 
     fn hooks(&self) -> MutexGuard<'_, Hooks> {
         self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn credentials(&self) -> MutexGuard<'_, Vec<Credentials>> {
-        self.credentials.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn on_answer<A: Any>(&self, change: impl Fn(&mut A) + Send + Sync + 'static) {
@@ -150,24 +136,6 @@ impl Face {
         let mut answer = answer?;
         self.change(&mut answer);
         Ok(Response::new(answer))
-    }
-
-    pub(crate) fn require(&self, prefix: String, username: String, password: String) {
-        self.credentials().push(Credentials {
-            prefix,
-            username,
-            password,
-        });
-    }
-
-    /// Whether that image may be pulled so.
-    pub(crate) fn lets_pull(&self, image: &str, auth: Option<&v1::AuthConfig>) -> bool {
-        let all = self.credentials();
-        let mut wanted = all.iter().filter(|needed| image.starts_with(&needed.prefix)).peekable();
-        wanted.peek().is_none()
-            || wanted.any(|needed| {
-                auth.is_some_and(|auth| auth.username == needed.username && auth.password == needed.password)
-            })
     }
 
     pub(crate) fn sandbox_config(&self, id: &SandboxId) -> Option<v1::PodSandboxConfig> {

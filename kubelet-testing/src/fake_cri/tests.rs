@@ -7,7 +7,7 @@ use kubelet_proto::cri::v1::{self, ContainerEventType as Kind};
 use kubelet_proto::cri::{image_client, runtime_client};
 use kubelet_proto::tonic::Code;
 
-use crate::{CriFault, CriScript, FakeCri, FakeRuntime, Rpc};
+use crate::{CriFault, CriScript, FakeCri, FakeImage, FakeRuntime, Rpc};
 
 fn sandbox(uid: &str) -> v1::PodSandboxConfig {
     v1::PodSandboxConfig {
@@ -205,7 +205,10 @@ async fn a_killed_runtime_cuts_its_calls_and_keeps_its_containers() {
 #[tokio::test(start_paused = true)]
 async fn an_image_is_pulled_with_the_right_credentials_only() {
     let fake = FakeCri::new(FakeRuntime::new());
-    fake.require_credentials("registry.example/", "robot", "secret");
+    fake.runtime().set_image(
+        "registry.example/app:1",
+        FakeImage::default().private("robot", "secret"),
+    );
     let mut client = image_client(fake.channel());
     let image = || {
         Some(v1::ImageSpec {

@@ -15,6 +15,9 @@ use crate::source::SourceItem;
 use crate::status::{StatusOverride, pod_is_terminal};
 use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
 
+/// The reason of a pod that was put out by the node. Source: kubelet 1.36, `eviction/eviction_manager.go`.
+const EVICTED: &str = "Evicted";
+
 impl SyncLoop {
     pub(super) async fn source_says(&mut self, source: &SourceName, item: SourceItem) {
         let changes = self.config.apply(source, item).await;
@@ -161,7 +164,13 @@ impl SyncLoop {
             return Some(Termination::new(KillCause::Deleted, grace));
         }
         let ended = pod.is_finished_in_api() || self.ended_before(pod);
-        ended.then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace))
+        ended.then(|| {
+            let mut end = Termination::new(KillCause::Completed, pod.facts().termination_grace);
+            // One that was put out to make room leaves nothing, though the agent was killed meanwhile.
+            let restored = self.restored.get(pod.uid());
+            end.evicted = restored.is_some_and(|status| status.reason.as_deref() == Some(EVICTED));
+            end
+        })
     }
 
     pub(super) fn ended_before(&self, pod: &PodRecord) -> bool {

@@ -79,20 +79,19 @@ impl SyncLoop {
     pub(super) fn woken(&mut self, uid: &PodUid) {
         match self.entries.get(uid) {
             Some(entry) if entry.working => self.wish(uid, |wish| wish.nudges += 1),
-            Some(_) => {
-                if self.shared.cache.current(uid).is_some_and(|seen| !seen.is_down()) {
-                    self.end_late_object(uid);
-                }
-            }
+            Some(_) if self.shared.cache.current(uid).is_some_and(|seen| !seen.is_down()) => self.end_late_object(uid),
+            Some(_) => {}
             None if self.leftovers.get(uid).is_some_and(|leftover| leftover.working) => {
                 self.wish(uid, |wish| wish.nudges += 1);
             }
-            None => {
-                if self.looked && self.shared.cache.current(uid).is_some() {
+            None if self.looked => {
+                if self.shared.cache.current(uid).is_some() {
                     self.note_leftover(uid);
-                    self.end_leftover_if_unwanted(uid);
                 }
+                // It may also be one that went before it could be inspected.
+                self.end_leftover_if_unwanted(uid);
             }
+            None => {}
         }
     }
 

@@ -29,7 +29,6 @@ pub(super) enum Hold {
 }
 
 /// What is remembered of a file. Its pod is not: the mux keeps that.
-#[derive(Clone)]
 pub(super) struct Seen {
     /// Taken before the file was read, so that a write in between shows the next time.
     marks: Option<Marks>,
@@ -93,6 +92,8 @@ pub(super) struct Found {
     pub(super) ground: Ground,
     /// New and changed files, in their order.
     pub(super) news: Vec<News>,
+    /// Known files are missing among the news of a look afresh, since they are held.
+    pub(super) is_partial: bool,
 }
 
 pub(super) fn look(mut request: Request) -> Look {
@@ -101,12 +102,14 @@ pub(super) fn look(mut request: Request) -> Look {
         request: &request,
         files: Files::new(),
         news: Vec::new(),
+        has_links: false,
         targets: BTreeSet::new(),
+        is_partial: false,
     };
     if request.extent == Extent::Touched {
         reading.read_touched();
         // Where a new link leads nobody watches yet.
-        let again = !reading.targets.is_empty();
+        let again = reading.has_links;
         return Look {
             outcome: Ok(reading.found(true)),
             watches,
@@ -138,17 +141,20 @@ struct Reading<'a> {
     request: &'a Request,
     files: Files,
     news: Vec<News>,
-    /// Where links lead.
+    has_links: bool,
+    /// Where links lead, or would.
     targets: BTreeSet<PathBuf>,
+    is_partial: bool,
 }
 
 impl Reading<'_> {
     fn found(self, is_folder: bool) -> Found {
-        let is_plain = is_folder && self.targets.is_empty();
+        let is_plain = is_folder && !self.has_links;
         Found {
             files: self.files,
             ground: if is_plain { Ground::Plain } else { Ground::Other },
             news: self.news,
+            is_partial: self.is_partial,
         }
     }
 
@@ -214,7 +220,8 @@ impl Reading<'_> {
             Err(error) if error.kind() == ErrorKind::NotFound && request.held.get(path) != Some(&Hold::Away) => return,
             Err(_) => false,
         };
-        let target = if link { fs::canonicalize(path).ok() } else { None };
+        self.has_links |= link;
+        let target = if link { target_of(path) } else { None };
         let place = target.as_deref().unwrap_or(path);
         self.targets.extend(target.clone());
         let marks = match fs::metadata(path) {
@@ -255,10 +262,20 @@ impl Reading<'_> {
         self.files.insert(path.to_owned(), Arc::new(seen));
     }
 
+    /// Leaves a file as it was known.
     fn keep(&mut self, path: &Path, before: Option<&Arc<Seen>>) {
+        self.is_partial |= self.request.afresh && before.is_some();
         self.files
             .extend(before.map(|seen| (path.to_owned(), Arc::clone(seen))));
     }
+}
+
+/// Where a link leads, or would if there were anything.
+fn target_of(link: &Path) -> Option<PathBuf> {
+    fs::canonicalize(link).ok().or_else(|| {
+        let target = fs::read_link(link).ok()?;
+        Some(link.parent()?.join(target))
+    })
 }
 
 fn is_left_out(name: &[u8]) -> bool {

@@ -270,6 +270,48 @@ async fn a_folder_that_comes_back_is_told_of_as_a_whole() {
 }
 
 #[tokio::test]
+async fn a_snapshot_holds_a_linked_file_that_is_being_written() {
+    let (dir, far) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (folder, away) = (dir.path().join("manifests"), dir.path().join("away"));
+    fs::create_dir(&folder).unwrap();
+    let target = far.path().join("a.yaml");
+    fs::write(&target, text("a", "1")).unwrap();
+    symlink(&target, folder.join("a.yaml")).unwrap();
+    fs::write(folder.join("b.yaml"), text("b", "1")).unwrap();
+    let mut source = watch(&folder);
+    source.until(&["a.yaml=1", "b.yaml=1"], &[]).await;
+    source.quiet().await;
+    let mut writer = fs::OpenOptions::new().append(true).open(&target).unwrap();
+    writer.write_all(b"# more\n").unwrap();
+    fs::rename(&folder, &away).unwrap();
+    source.trouble().await;
+    fs::rename(&away, &folder).unwrap();
+    // Nothing of it is told without the file, however long it is written to.
+    source.until(&["a.yaml=1", "b.yaml=1"], &[]).await;
+    drop(writer);
+}
+
+#[tokio::test]
+async fn a_link_to_what_comes_later_is_followed() {
+    let (dir, far) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let target = far.path().join("far.yaml");
+    symlink(&target, dir.path().join("b.yaml")).unwrap();
+    symlink("a.yaml", dir.path().join("c.yaml")).unwrap();
+    let mut source = watch(dir.path());
+    source.until(&["b.yaml!", "c.yaml!"], &[]).await;
+    source.quiet().await;
+    fs::write(&target, text("b", "1")).unwrap();
+    source.until(&["b.yaml=1", "c.yaml!"], &[]).await;
+    fs::write(dir.path().join("a.yaml"), text("a", "2")).unwrap();
+    source
+        .until(
+            &["a.yaml=2", "b.yaml=1", "c.yaml=2"],
+            &[&["a.yaml=2", "b.yaml=1", "c.yaml!"]],
+        )
+        .await;
+}
+
+#[tokio::test]
 async fn a_writer_that_never_closes_is_not_waited_for_forever() {
     let dir = TempDir::new().unwrap();
     let mut source = watch(dir.path());
@@ -330,6 +372,8 @@ async fn a_missing_folder_is_trouble_and_watched_again_when_it_comes() {
     };
     make("first", "1");
     source.until(&["a.yaml=1"], &[]).await;
+    // Once nothing else is due.
+    source.quiet().await;
     make("second", "2");
     source.until(&["a.yaml=2"], &[]).await;
     fs::write(folder.join("a.yaml"), text("a", "3")).unwrap();
