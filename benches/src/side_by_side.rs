@@ -8,13 +8,12 @@ mod machine;
 mod manifests;
 
 use std::io;
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::measure::{Row, middle_and_p99, real};
-use agent::Agent;
+use agent::{Agent, Places};
 use machine::Machine;
 use manifests::Manifests;
 
@@ -72,7 +71,7 @@ impl SideBySide {
     async fn without_pods(&self, tell: &mut impl FnMut(&Row)) -> io::Result<()> {
         let machine = Machine::start(self.events, self.patience).await?;
         let manifests = Manifests::new(machine.dir())?;
-        let mut agent = Agent::start(&self.command, &machine, &manifests)?;
+        let mut agent = self.start(&machine, &manifests)?;
         machine.until_listed(&mut agent).await?;
         tokio::time::sleep(self.settle).await;
         self.rest(0, &agent, tell).await?;
@@ -86,7 +85,7 @@ impl SideBySide {
             manifests.put(&format!("burst-{number}"), 2)?;
         }
         let begun = Instant::now();
-        let mut agent = Agent::start(&self.command, &machine, &manifests)?;
+        let mut agent = self.start(&machine, &manifests)?;
         machine.until_started(2 * self.pods, &mut agent).await?;
         let (took, cpu) = (begun.elapsed(), agent.cpu()?);
         tell(&Row::new(
@@ -97,6 +96,15 @@ impl SideBySide {
         tokio::time::sleep(self.settle).await;
         self.rest(self.pods, &agent, tell).await?;
         self.reactions(self.pods, &machine, &manifests, &mut agent, tell).await
+    }
+
+    fn start(&self, machine: &Machine, manifests: &Manifests) -> io::Result<Agent> {
+        let places = Places {
+            socket: machine.socket(),
+            manifests: manifests.folder(),
+            dir: machine.dir(),
+        };
+        Agent::start(&self.command, &places)
     }
 
     async fn rest(&self, pods: usize, agent: &Agent, tell: &mut impl FnMut(&Row)) -> io::Result<()> {
@@ -148,10 +156,4 @@ impl SideBySide {
         }
         Ok(())
     }
-}
-
-/// A path as text for a command line.
-fn text(path: &Path) -> io::Result<&str> {
-    path.to_str()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not UTF-8", path.display())))
 }

@@ -2,18 +2,23 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 
-use super::machine::Machine;
-use super::manifests::Manifests;
-use super::text;
-
 /// How much of its output is shown where it fails.
 const SHOWN_LINES: usize = 20;
+
+/// What a kubelet's command may name.
+#[derive(Debug)]
+pub(super) struct Places<'a> {
+    pub(super) socket: &'a Path,
+    pub(super) manifests: &'a Path,
+    /// Where its own folder and its output go.
+    pub(super) dir: &'a Path,
+}
 
 /// The kubelet; it is killed with this.
 #[derive(Debug)]
@@ -23,17 +28,17 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn start(command: &[String], machine: &Machine, manifests: &Manifests) -> io::Result<Self> {
-        let own = machine.dir().join("kubelet");
+    pub(super) fn start(command: &[String], places: &Places<'_>) -> io::Result<Self> {
+        let own = places.dir.join("kubelet");
         fs::create_dir(&own)?;
-        let output = machine.dir().join("output");
-        let endpoint = format!("unix://{}", text(machine.socket())?);
+        let output = places.dir.join("output");
+        let endpoint = format!("unix://{}", text(places.socket)?);
         let words: Vec<String> = command
             .iter()
             .map(|word| {
                 Ok(word
                     .replace("{endpoint}", &endpoint)
-                    .replace("{manifests}", text(manifests.folder())?)
+                    .replace("{manifests}", text(places.manifests)?)
                     .replace("{dir}", text(&own)?))
             })
             .collect::<io::Result<_>>()?;
@@ -97,4 +102,10 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A path as text for a command line.
+fn text(path: &Path) -> io::Result<&str> {
+    path.to_str()
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not UTF-8", path.display())))
 }
