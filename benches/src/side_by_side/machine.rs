@@ -56,7 +56,8 @@ impl Machine {
         if !events {
             world = world.without_events();
         }
-        let fake = FakeCri::builder(world.build()).without_logs().build();
+        // With logs: a kubelet asks again and again for one that is not there.
+        let fake = FakeCri::new(world.build());
         let answered = watch_answers(&fake);
         let socket = dir.path().join("cri.sock");
         fake.listen(&socket).await.map_err(io::Error::other)?;
