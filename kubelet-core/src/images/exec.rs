@@ -22,25 +22,32 @@ use self::account::{Caller, of_plugin};
 use self::cache::Cache;
 pub use self::config::CredentialConfigError;
 use self::config::ProviderConfig;
-use self::process::Program;
+use self::process::{Complaints, Program};
 use self::wire::Shown;
 use super::keyring::Keyring;
 use super::pattern::RegistryPattern;
 use super::provider::{CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, ServiceAccountKey};
 use crate::error::error_chain;
 
-/// How long a plugin may take.
+/// How long a plugin may run.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// How long the sources of service accounts and of tokens may take.
+const SOURCE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long one plugin may take in all, with what it is shown and its turn: less than all of them have by default.
+const PLUGIN_LIMIT: Duration = Duration::from_secs(100);
 
 /// Asks credential provider plugins: programs that read a `CredentialProviderRequest` and answer with a
 /// `CredentialProviderResponse`.
 ///
 /// Each plugin is asked for the images that its configuration names. Answers are kept as long as they say; for one image a
-/// plugin runs once at a time, and at most a minute. It inherits the environment of this process. A plugin that fails is
-/// logged, and the others count.
+/// plugin runs once at a time, and at most a minute. It inherits the environment of this process. A plugin that fails, or is shown
+/// nothing in time, is logged, and the others count.
 ///
 /// A plugin with `tokenAttributes` is shown a token of the pod's service account, and gives credentials of that account. It needs
-/// [`KubeletBuilder::tokens`](crate::KubeletBuilder::tokens), and an object source that serves service accounts.
+/// [`KubeletBuilder::tokens`](crate::KubeletBuilder::tokens), and an object source that serves service accounts. Where it fails, what it
+/// has written to its standard error is told nobody, since that may quote the token.
 ///
 /// Source: kubelet 1.36, `credentialprovider/plugin`.
 pub struct ExecCredentialProviders {
@@ -112,7 +119,7 @@ impl CredentialProvider for ExecCredentialProviders {
             return Ok(Vec::new());
         };
         let fitting: Vec<_> = self.plugins.iter().filter(|plugin| plugin.serves(&wanted)).collect();
-        let answers = join_all(fitting.iter().map(|plugin| plugin.provide(req))).await;
+        let answers = join_all(fitting.iter().map(|plugin| plugin.provide_in_time(req))).await;
         let (mut keyring, mut of_node, mut failures) = (Keyring::new(), Keyring::new(), Vec::new());
         // All accounts are that of the pod.
         let mut account = None;
@@ -173,6 +180,18 @@ impl Plugin {
             .any(|pattern| pattern.matches(repository))
     }
 
+    /// One that waits for others costs nobody else their answers.
+    async fn provide_in_time(
+        &self,
+        req: &CredentialRequest<'_>,
+    ) -> Result<(Keyring, Option<ServiceAccountKey>), CredentialError> {
+        let provided = tokio::time::timeout(PLUGIN_LIMIT, self.provide(req)).await;
+        provided.unwrap_or_else(|_| {
+            let why = CredentialError::new(format!("no answer within {PLUGIN_LIMIT:?}"));
+            Err(of_plugin(&self.config.name, &why))
+        })
+    }
+
     /// Its answer, and the service account that it is for; nothing: for every pod.
     async fn provide(
         &self,
@@ -221,11 +240,22 @@ impl Plugin {
             annotations: &account.annotations,
         });
         let request = wire::request(&self.config.api_version, repository, shown);
-        let answer = tokio::time::timeout(LIMIT, self.program.run(&request))
+        let complaints = match &token {
+            Some(_) => Complaints::Hidden,
+            None => Complaints::Told,
+        };
+        let answer = tokio::time::timeout(LIMIT, self.program.run(&request, complaints))
             .await
             .map_err(|_| CredentialError::new(format!("no answer within {LIMIT:?}")))?
             .map_err(CredentialError::new)?;
-        let answer = wire::read(&answer, &self.config.api_version).map_err(CredentialError::new)?;
+        let answer = wire::read(&answer, &self.config.api_version).map_err(|why| {
+            let quotes_token = token.as_ref().is_some_and(|token| why.contains(token.as_str()));
+            CredentialError::new(if quotes_token {
+                "its answer is of no use, and has the token where none belongs".to_owned()
+            } else {
+                why
+            })
+        })?;
         // Kept for the account, it would outlive the token.
         let is_kept_for_account = account.is_some_and(|(_, attributes)| !attributes.is_cached_by_token);
         if is_kept_for_account && token.is_some_and(|token| answer.keyring.has_password(&token)) {
