@@ -5,11 +5,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::ServiceAccount;
+use kubelet_core::k8s_openapi::jiff::Timestamp;
 use kubelet_core::{
-    BuildError, ChannelSource, Containers, CredentialProvider, CredentialRequest, ExecCredentialProviders, Freshness,
-    Kubelet, MapObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, PodRecord,
-    PodUid, ProvidedCredential, ServiceAccountKey, SourceKind, SourceName, Token, TokenRequest, TokenSource,
-    async_trait, error_chain,
+    BuildError, ChannelSource, Clock, Containers, CredentialProvider, CredentialRequest, ExecCredentialProviders,
+    Freshness, Kubelet, MapObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch,
+    PodRecord, PodUid, ProvidedCredential, ServiceAccountKey, SourceKind, SourceName, Token, TokenRequest, TokenSource,
+    TokioClock, async_trait, error_chain,
 };
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::{FakeRuntime, FakeTokens, PodBuilder};
@@ -382,4 +383,60 @@ async fn what_a_plugin_says_of_its_token_is_told_nobody() {
             );
         }
     }
+}
+
+/// Gives the same token for ever.
+#[derive(Debug)]
+struct Stale(Token);
+
+#[async_trait]
+impl TokenSource for Stale {
+    async fn token(&self, _req: &TokenRequest) -> Result<Token, ObjectError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[tokio::test]
+async fn answers_for_a_token_end_with_it() {
+    let until = |clock: TokioClock, minutes: u64| clock.now().checked_add(Duration::from_secs(60 * minutes)).unwrap();
+    for (cache, says, lives, kept, runs) in [
+        ("Token", "\"3h\"", Some(10), 9, 1),
+        ("Token", "\"3h\"", Some(10), 11, 2),
+        ("Token", "\"5m\"", Some(10), 6, 2),
+        ("Token", "\"3h\"", None, 59, 1),
+        ("Token", "\"3h\"", None, 61, 2),
+        ("ServiceAccount", "\"3h\"", Some(10), 11, 1),
+    ] {
+        let clock = TokioClock::starting_at(Timestamp::from_second(1_700_000_000).unwrap());
+        let mut plugins = Plugins::new().add("plugin", "*.example", &answering("Image", says));
+        plugins.config += &attributes(cache, true, "");
+        let provider = plugins.load().await.unwrap().with_clock(clock);
+        let cluster = Cluster::default();
+        cluster.add("one", "uid-1", &[]);
+        let tokens = Stale(Token::new("hunter3", lives.map(|minutes| until(clock, minutes))));
+        let pod = pod_of("one");
+        let request = CredentialRequest::new(IMAGE, &pod)
+            .with_objects(&cluster.objects)
+            .with_tokens(&tokens);
+        assert_eq!(provider.credentials(&request).await.unwrap().len(), 1);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(60 * kept)).await;
+        tokio::time::resume();
+        assert_eq!(provider.credentials(&request).await.unwrap().len(), 1);
+        assert_eq!(asked(&plugins).len(), runs, "{cache} {says} {lives:?} {kept}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_the_nodes_too_shows_whom_a_pod_is() {
+    let mut plugins = Plugins::new()
+        .add("first", "*.example", &answering("Image", "null"))
+        .add("second", "*.example", &answering("Image", "null"));
+    plugins.config += &attributes("ServiceAccount", true, "");
+    let provider = plugins.load().await.unwrap();
+    let cluster = Cluster::default();
+    cluster.add("one", "uid-1", &[]);
+    let found = cluster.ask(&provider, "app", "one").await.unwrap();
+    let owners: Vec<_> = found.into_iter().map(|found| found.service_account).collect();
+    assert_eq!(owners, [None, Some(ServiceAccountKey::new("default", "one", "uid-1"))]);
 }

@@ -10,7 +10,7 @@ use super::config::TokenAttributes;
 use crate::error::error_chain;
 use crate::images::provider::{CredentialError, CredentialRequest, ServiceAccountKey};
 use crate::objects::{Freshness, Object, ObjectKey, ObjectKind};
-use crate::tokens::TokenRequest;
+use crate::tokens::{Token, TokenRequest};
 
 /// For whom a plugin is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Account {
         &self,
         attributes: &TokenAttributes,
         req: &CredentialRequest<'_>,
-    ) -> Result<String, CredentialError> {
+    ) -> Result<Token, CredentialError> {
         let tokens = req.tokens.ok_or_else(|| lacks("service account tokens"))?;
         let key = &self.key;
         let mut request = TokenRequest::new(key.namespace.as_str(), key.name.as_str())
@@ -99,16 +99,16 @@ impl Account {
                 let what = format!("the token of service account {}/{} is empty", key.namespace, key.name);
                 Err(CredentialError::new(what))
             }
-            Ok(Ok(token)) => Ok(token.value),
+            Ok(Ok(token)) => Ok(token),
             Ok(Err(error)) => Err(CredentialError::caused(what, error)),
             Err(_) => Err(unanswered(&what)),
         }
     }
 
     /// Tells it from all others, and one token from another where there is one.
-    pub(super) fn cache_key(&self, token: Option<&str>) -> String {
+    pub(super) fn cache_key(&self, token: Option<&Token>) -> String {
         let hash = token.map(|token| {
-            let digest = Sha256::digest(token.as_bytes());
+            let digest = Sha256::digest(token.value.as_bytes());
             digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
         });
         let key = &self.key;
