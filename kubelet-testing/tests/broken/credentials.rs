@@ -6,7 +6,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kubelet_core::{CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, RegistryAuth, async_trait};
+use kubelet_core::{
+    CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, RegistryAuth, async_trait,
+};
 use kubelet_testing::contract::{CredentialFixture, now};
 use tokio::task::JoinSet;
 
