@@ -111,6 +111,7 @@ impl fmt::Debug for Token {
 ///   [`ObjectError::Unavailable`].
 /// - A service account of another UID than that of the request gets no token.
 /// - A call may be dropped at any time and leaves nothing behind.
+/// - No error tells a token: it is logged, and shown on pods.
 #[async_trait]
 pub trait TokenSource: fmt::Debug + Send + Sync + 'static {
     /// A token.

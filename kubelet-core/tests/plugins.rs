@@ -208,6 +208,17 @@ async fn one_that_hangs_is_given_up() {
     assert_eq!(error, "plugin plugin: no answer within 60s");
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_one_that_hangs_is_told_before_all_is_given_up() {
+    let plugins = Plugins::new().add("plugin", "*.example", "sleep 1000");
+    let provider = plugins.load().await.unwrap();
+    let asks = (0..2).map(|_| ask(&provider, "reg.example/a"));
+    let answers = tokio::time::timeout(Duration::from_secs(101), futures::future::join_all(asks));
+    let answers = answers.await.expect("within less than all plugins have");
+    let expected = ["60s", "100s"].map(|limit| Err(format!("plugin plugin: no answer within {limit}")));
+    assert_eq!(answers, expected);
+}
+
 #[tokio::test]
 async fn a_missing_program_is_named() {
     let plugins = Plugins::new().add("plugin", "*.example", "");

@@ -81,13 +81,30 @@ impl ContainerSyncer {
         }
         let made = actions.starts().filter(|start| self.is_made_now(ground, start));
         let made: Vec<_> = made.filter_map(|start| pod.container(&start.name)).collect();
+        let mut handler = None;
         for (name, source) in image_volumes(pod.spec()) {
             let mounts_it = |view: &&ContainerView<'_>| view.volume_mounts().iter().any(|mount| mount.name == name);
             let containers: Vec<&str> = made.iter().filter(mounts_it).map(ContainerView::name).collect();
             if containers.is_empty() {
                 continue;
             }
-            let ensured = self.ensure_image_volume(cx, ground, (name, source), &containers).await;
+            let handler = match &handler {
+                Some(known) => known,
+                None => handler.insert(match self.image_handler(cx, pod).await {
+                    Ok(found) => Ok(found),
+                    Err(error) => Err(NotThere::of(error)?),
+                }),
+            };
+            let handler = match handler {
+                Ok(handler) => handler,
+                Err(why) => {
+                    volumes.0.insert(name.to_owned(), Err(why.clone()));
+                    continue;
+                }
+            };
+            let ensured = self
+                .ensure_image_volume(cx, ground, (name, source), &containers, handler)
+                .await;
             let found = match ensured {
                 Ok(mount) => Ok(mount),
                 Err(error) => Err(NotThere::of(error)?),
@@ -105,6 +122,7 @@ impl ContainerSyncer {
         view: &ContainerView<'_>,
     ) -> Result<MountedImages, StartError> {
         let mut mounted = MountedImages::default();
+        let mut handler = None;
         for (name, source) in image_volumes(ground.work.pod.spec()) {
             if view.volume_mounts().iter().all(|mount| mount.name != name) {
                 continue;
@@ -113,13 +131,25 @@ impl ContainerSyncer {
                 Some(found) => found.clone().map_err(|why| why.into_start_error(name)),
                 // The container was held back when the volumes were looked at.
                 None => {
-                    self.ensure_image_volume(cx, ground, (name, source), &[view.name()])
+                    let handler = match &handler {
+                        Some(known) => known,
+                        None => handler.insert(self.image_handler(cx, &ground.work.pod).await?),
+                    };
+                    self.ensure_image_volume(cx, ground, (name, source), &[view.name()], handler)
                         .await
                 }
             };
             mounted.0.insert(name.to_owned(), found?);
         }
         Ok(mounted)
+    }
+
+    /// The handler that mounts the images of a pod.
+    async fn image_handler(&self, cx: &StepContext, pod: &PodRecord) -> Result<String, StartError> {
+        self.runtime_handler(cx, pod).await.map_err(|error| match error {
+            SyncError::Stopped => StartError::Stopped,
+            error => StartError::failed(CONFIG_ERROR, error_chain(&error)),
+        })
     }
 
     /// What the runtime mounts: the image by its id, for the pod's handler.
@@ -129,19 +159,16 @@ impl ContainerSyncer {
         ground: &Ground<'_>,
         (name, source): (&str, &ImageVolumeSource),
         containers: &[&str],
+        handler: &str,
     ) -> Result<ImageMount, StartError> {
         let pod = &*ground.work.pod;
-        let handler = self.runtime_handler(cx, pod).await.map_err(|error| match error {
-            SyncError::Stopped => StartError::Stopped,
-            error => StartError::failed(CONFIG_ERROR, error_chain(&error)),
-        })?;
         let asked = source.reference.as_deref().unwrap_or_default();
         let by = WantedBy::Volume { name, containers };
         let wanted = Wanted::new(asked, pod, by);
         let policy = source.pull_policy.as_deref().unwrap_or("IfNotPresent");
         let present = self.ensure_wanted(cx, ground, &wanted, policy).await?;
         let mut mount = ImageMount::new(ImageRef::with_asked(present.id.as_str(), asked));
-        mount.handler = handler;
+        handler.clone_into(&mut mount.handler);
         mount.annotations = pod.metadata().annotations.clone().unwrap_or_default();
         Ok(mount)
     }
@@ -194,12 +221,17 @@ fn sub_path(mount: &VolumeMount, env: &Env) -> Result<String, String> {
             .map_err(|error| format!("cannot expand subPathExpr {expression:?}: {error}"))?,
         None => mount.sub_path.clone().unwrap_or_default(),
     };
+    // What an expression becomes may come from a secret.
+    let named = || match expression {
+        Some(expression) => format!("what subPathExpr {expression:?} becomes"),
+        None => format!("subPath {path:?}"),
+    };
     let as_path = Path::new(&path);
     if as_path.is_absolute() {
-        return Err(format!("subPath {path:?} must not be an absolute path"));
+        return Err(format!("{} must not be an absolute path", named()));
     }
     if as_path.components().any(|part| part == Component::ParentDir) {
-        return Err(format!("subPath {path:?} must not contain \"..\""));
+        return Err(format!("{} must not contain \"..\"", named()));
     }
     Ok(path)
 }
@@ -247,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_part_is_a_relative_path_that_stays_inside() {
-        let env = Env::from_iter([("LANGUAGE", "en"), ("EMPTY", ""), ("UP", "../../x")]);
+        let env = Env::from_iter([("LANGUAGE", "en"), ("EMPTY", ""), ("UP", "../../x"), ("ROOT", "/x")]);
         let of = |field: &str, path: &str| {
             let mut mount = json!({"name": "model", "mountPath": "/model"});
             mount[field] = path.into();
@@ -266,7 +298,16 @@ mod tests {
         for (field, path, expected) in [
             ("subPath", "/a", "absolute"),
             ("subPath", "a/../b", "\"..\""),
-            ("subPathExpr", "$(UP)", "\"..\""),
+            (
+                "subPathExpr",
+                "$(UP)",
+                "what subPathExpr \"$(UP)\" becomes must not contain \"..\"",
+            ),
+            (
+                "subPathExpr",
+                "$(ROOT)",
+                "what subPathExpr \"$(ROOT)\" becomes must not be an absolute path",
+            ),
             ("subPathExpr", "$(EMPTY)", "missing value for EMPTY"),
             ("subPathExpr", "a/$(NONE)", "missing value for NONE"),
         ] {

@@ -345,14 +345,9 @@ impl ContainerSyncer {
 
     /// Once for each pull, not for each sync: a present image needs no secrets.
     fn tell_missing_credentials(&self, cx: &StepContext, pod: &PodRecord, candidates: &Candidates) {
-        for (provider, why) in &candidates.silent_providers {
-            tracing::warn!(pod = %pod.key(), provider, %why, "no credentials for an image");
-        }
+        candidates.log_missing(pod);
         if candidates.bad_secrets.is_empty() {
             return;
-        }
-        for (name, why) in &candidates.bad_secrets {
-            tracing::warn!(pod = %pod.key(), secret = %name, %why, "image pull secret is of no use");
         }
         let names: Vec<&str> = candidates.bad_secrets.iter().map(|(name, _)| name.as_str()).collect();
         cx.events.record(Event::new(

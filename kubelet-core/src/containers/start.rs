@@ -153,8 +153,12 @@ impl ContainerSyncer {
         let (image, mounted) = match images.await {
             Ok(images) => images,
             Err(failed) => {
-                if let StartError::Failed { reason, .. } = &failed {
-                    self.warn(cx, pod, view, "Failed", format!("Error: {reason}"));
+                match &failed {
+                    // What is wrong with an image was told by itself, and what else is was not.
+                    StartError::Failed { reason, .. } if reason != CONFIG_ERROR => {
+                        self.warn(cx, pod, view, "Failed", format!("Error: {reason}"));
+                    }
+                    _ => self.tell_failed(cx, pod, view, &failed),
                 }
                 return Err(failed);
             }

@@ -18,7 +18,7 @@ use super::ledger::{Candidate, ImageLedger, excess_bytes, usage_percent};
 use crate::engine::{Shared, Stage};
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
-use crate::images::{PullRecords, normalized};
+use crate::images::{PullRecords, Reference, normalized};
 use crate::metrics::{Counter, MetricSet, MetricValue};
 use crate::pod::{ContainerView, image_volumes};
 use crate::runtime::{ImageFilesystems, ImageService, ImageSpace, RuntimeError};
@@ -334,6 +334,8 @@ impl Pass<'_> {
                 Ok(found) => found,
                 // It is no image at all.
                 Err(RuntimeError::Refused { .. }) => None,
+                // Neither is this, and not every runtime says so.
+                Err(_) if Reference::parse(&text).is_err() => None,
                 Err(source) => {
                     let what = "cannot look which images the pods name";
                     return Err(GcError::Call { what, source });
@@ -358,7 +360,8 @@ impl Pass<'_> {
                 let of_containers = ContainerView::all(pod.spec()).map(|container| container.image());
                 let of_volumes =
                     image_volumes(pod.spec()).map(|(_, source)| source.reference.as_deref().unwrap_or_default());
-                texts.extend(of_containers.chain(of_volumes).map(str::to_owned));
+                let all = of_containers.chain(of_volumes).filter(|text| !text.is_empty());
+                texts.extend(all.map(str::to_owned));
             }
         }
         texts

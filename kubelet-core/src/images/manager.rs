@@ -104,6 +104,12 @@ impl ImageManager {
     /// The credentials for a repository: of the pod first, then of the node.
     pub(crate) async fn candidates(&self, pod: &PodRecord, repository: &str) -> Candidates {
         let mut candidates = self.of_secrets(pod, repository).await;
+        self.ask_providers(pod, repository, &mut candidates).await;
+        candidates
+    }
+
+    /// Adds what the providers have.
+    async fn ask_providers(&self, pod: &PodRecord, repository: &str, candidates: &mut Candidates) {
         let mut request = CredentialRequest::new(repository, pod);
         (request.tokens, request.objects) = (self.tokens.as_deref(), self.objects.as_deref());
         let ask = |provider: &Arc<dyn CredentialProvider>| {
@@ -129,7 +135,6 @@ impl ImageManager {
                 Err(why) => candidates.silent_providers.push((provider.name().to_owned(), why)),
             }
         }
-        candidates
     }
 
     /// Whether a pod may use an image that is present. The error says why that cannot be told now.
@@ -151,13 +156,15 @@ impl ImageManager {
             Verdict::Use => Ok(true),
             Verdict::Pull => Ok(false),
             Verdict::AskCredentials(access) => {
-                let of_pod = if access.kubernetes_service_accounts.is_empty() {
-                    self.of_secrets(pod, repository).await
-                } else {
+                let mut of_pod = self.of_secrets(pod, repository).await;
+                let is_for_accounts = !access.kubernetes_service_accounts.is_empty();
+                if is_for_accounts && covering(&access, &of_pod.found).is_none() {
                     // Only who is given credentials for its account may use what they have brought.
-                    self.candidates(pod, repository).await
-                };
+                    self.ask_providers(pod, repository, &mut of_pod).await;
+                }
                 let Some(with) = covering(&access, &of_pod.found) else {
+                    // In no event: whoever may not use an image is not told that it is there.
+                    of_pod.log_missing(pod);
                     return Ok(false);
                 };
                 // The next pod with this secret then needs neither the old content nor the old object.
@@ -233,7 +240,7 @@ impl ImageManager {
     ) -> Result<Pulled, PullFailure> {
         let mut errors: Vec<RuntimeError> = Vec::new();
         let anonymous = candidates.found.is_empty().then_some(None);
-        for with in candidates.found.iter().map(Some).chain(anonymous) {
+        for with in candidates.to_try().into_iter().map(Some).chain(anonymous) {
             let mut request = PullRequest::new(image).with_sandbox(sandbox);
             request.auth = with.map(|credential| &credential.auth);
             match self.service.pull(request, progress).await {
@@ -258,12 +265,33 @@ impl ImageManager {
 }
 
 impl Candidates {
-    /// A second try with the same credentials would fail in the same way.
+    /// The same credentials may be there twice, of a secret and of an account: each shows something of the pod.
     fn add(&mut self, more: impl IntoIterator<Item = PullCredential>) {
         for candidate in more {
-            if self.found.iter().all(|other| other.auth != candidate.auth) {
+            if !self.found.contains(&candidate) {
                 self.found.push(candidate);
             }
+        }
+    }
+
+    /// A second try with the same credentials would fail in the same way.
+    fn to_try(&self) -> Vec<&PullCredential> {
+        let mut tried: Vec<&PullCredential> = Vec::new();
+        for candidate in &self.found {
+            if tried.iter().all(|other| other.auth != candidate.auth) {
+                tried.push(candidate);
+            }
+        }
+        tried
+    }
+
+    /// Logs what gives no credentials.
+    pub(crate) fn log_missing(&self, pod: &PodRecord) {
+        for (provider, why) in &self.silent_providers {
+            tracing::warn!(pod = %pod.key(), provider, %why, "no credentials for an image");
+        }
+        for (name, why) in &self.bad_secrets {
+            tracing::warn!(pod = %pod.key(), secret = %name, %why, "image pull secret is of no use");
         }
     }
 }

@@ -136,13 +136,14 @@ impl CredentialError {
 
 /// Gives credentials for registries: of the node, which every pod may use, or of the service account of the pod.
 ///
-/// They are asked all at once, after the pull secrets of a pod were looked up, for each pull;
+/// They are asked all at once, after the pull secrets of a pod were looked up, for each pull, and where a present image was pulled for
+/// service accounts and none of the pod's secrets gives access to it;
 /// their answers count in the order in which the providers were added. Nothing is kept of an answer: a provider to
 /// which that costs much keeps its own. One that takes longer than the limit of runtime calls is given up.
 ///
 /// # Contract
 /// - Calls may overlap each other, for one repository too.
-/// - The same repository gets the same credentials, in the order in which to try them, until they change, whatever else is
+/// - The same repository and service account get the same credentials, in the order in which to try them, until they change, whatever else is
 ///   asked.
 /// - Nothing to show is an empty list, never an error; neither is a repository that no registry can have.
 /// - A failure is an error, never an empty list, and the next call tries again.

@@ -2,19 +2,22 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
-use kubelet_core::k8s_openapi::api::core::v1::Pod;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kubelet_core::k8s_openapi::api::core::v1::{LocalObjectReference, Pod};
 use kubelet_core::{
-    CredentialError, CredentialProvider, CredentialRequest, ProvidedCredential, RegistryAuth, ServiceAccountKey,
-    StateDir, async_trait,
+    CredentialError, CredentialProvider, CredentialRequest, MapObjects, ProvidedCredential, RegistryAuth,
+    ServiceAccountKey, StateDir, async_trait,
 };
 use kubelet_testing::PodBuilder;
 
 use super::harness::Node;
-use super::images::{private, pullers};
+use super::images::{private, pull_secret, pullers};
 
-/// Has credentials for each service account but `guest`.
-#[derive(Debug)]
-struct OfAccounts;
+/// Has credentials for each service account but `guest`; counts how often it is asked.
+#[derive(Clone, Debug, Default)]
+struct OfAccounts(Arc<AtomicUsize>);
 
 #[async_trait]
 impl CredentialProvider for OfAccounts {
@@ -22,6 +25,7 @@ impl CredentialProvider for OfAccounts {
         "accounts"
     }
     async fn credentials(&self, req: &CredentialRequest<'_>) -> Result<Vec<ProvidedCredential>, CredentialError> {
+        self.0.fetch_add(1, Ordering::SeqCst);
         let name = req.pod.spec().service_account_name.as_deref().unwrap_or_default();
         if ["", "guest"].contains(&name) {
             return Ok(Vec::new());
@@ -44,7 +48,7 @@ fn pod(name: &str, policy: &str, account: &str) -> Pod {
 #[tokio::test(start_paused = true)]
 async fn what_an_account_has_pulled_is_for_that_account_also_after_a_restart() {
     let (runtime, state) = (private(), StateDir::in_memory());
-    let node = Node::start_with(&runtime, state.clone(), |b| b.image_credentials(OfAccounts));
+    let node = Node::start_with(&runtime, state.clone(), |b| b.image_credentials(OfAccounts::default()));
     let first = pod("first", "IfNotPresent", "builder");
     node.pods.set(vec![first.clone()]).await.unwrap();
     node.running("first").await;
@@ -62,7 +66,7 @@ async fn what_an_account_has_pulled_is_for_that_account_also_after_a_restart() {
     assert_eq!(record["credentialMapping"]["reg.example/team/app"], expected);
     node.stop().await;
 
-    let node = Node::start_with(&runtime, state, |b| b.image_credentials(OfAccounts));
+    let node = Node::start_with(&runtime, state, |b| b.image_credentials(OfAccounts::default()));
     let more = vec![
         first,
         pod("same", "Never", "builder"),
@@ -79,5 +83,43 @@ async fn what_an_account_has_pulled_is_for_that_account_also_after_a_restart() {
         .await;
     }
     assert_eq!(pullers(&runtime).len(), 1, "whoever may use it pulls nothing");
+    node.stop().await;
+}
+
+/// A pod with a pull secret beside its account.
+fn with_secret(mut pod: Pod) -> Pod {
+    let secret = LocalObjectReference {
+        name: "registry".to_owned(),
+    };
+    pod.spec.as_mut().unwrap().image_pull_secrets = Some(vec![secret]);
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secret_of_the_same_content_hides_no_account_and_is_enough_by_itself() {
+    let (runtime, objects, provider) = (private(), Arc::new(MapObjects::new()), OfAccounts::default());
+    objects.set(pull_secret("registry", "me", "hunter2"));
+    let asked = Arc::clone(&provider.0);
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| {
+        b.image_credentials(provider).objects(objects)
+    });
+    let mut pods = vec![pod("first", "IfNotPresent", "builder")];
+    node.pods.set(pods.clone()).await.unwrap();
+    node.running("first").await;
+    // The image is for the account alone, whose credentials are the content of the secret too.
+    pods.push(with_secret(pod("both", "Never", "builder")));
+    node.pods.set(pods.clone()).await.unwrap();
+    node.running("both").await;
+    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    // Another one pulls it with the secret.
+    pods.push(with_secret(pod("puller", "Always", "guest")));
+    node.pods.set(pods.clone()).await.unwrap();
+    node.running("puller").await;
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    pods.push(with_secret(pod("secret", "Never", "guest")));
+    node.pods.set(pods).await.unwrap();
+    node.running("secret").await;
+    assert_eq!(asked.load(Ordering::SeqCst), 3, "nobody needs to be asked");
+    assert_eq!(pullers(&runtime).len(), 2);
     node.stop().await;
 }

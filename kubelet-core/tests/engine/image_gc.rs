@@ -2,9 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_core::{Backend, Containers, ImageGcPolicy, ImageId, ImageRecord, ImageSpace, MetricValue, StateDir};
+use kubelet_core::k8s_openapi::api::core::v1::{ImageVolumeSource, Volume};
+use kubelet_core::{
+    Backend, Containers, ImageFilesystems, ImageGcPolicy, ImageId, ImageRecord, ImageRef, ImageService, ImageSpace,
+    MetricValue, PullProgress, PullRequest, RuntimeError, RuntimeParts, StateDir, async_trait,
+};
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::{Action, FakeRuntime, FaultKind, Op, PodBuilder, Script};
 use tokio::time::sleep;
@@ -241,4 +246,57 @@ async fn who_may_use_an_image_is_forgotten_with_it() {
     sleep(MINUTE).await;
     assert_eq!(state.list("image_manager/pulled").await.unwrap().len(), 1);
     node.stop().await;
+}
+
+/// Answers to no name that no image can have.
+#[derive(Debug)]
+struct Curt(FakeRuntime);
+
+#[async_trait]
+impl ImageService for Curt {
+    async fn status(&self, image: &ImageRef, handler: &str) -> Result<Option<ImageRecord>, RuntimeError> {
+        let answer = self.0.status(image, handler).await;
+        answer.map_err(|error| match error {
+            RuntimeError::Refused { message, .. } => RuntimeError::unavailable("image_status", message),
+            other => other,
+        })
+    }
+    async fn list(&self) -> Result<Vec<ImageRecord>, RuntimeError> {
+        ImageService::list(&self.0).await
+    }
+    async fn pull(&self, req: PullRequest<'_>, progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
+        self.0.pull(req, progress).await
+    }
+    async fn remove(&self, id: &ImageId) -> Result<(), RuntimeError> {
+        self.0.remove(id).await
+    }
+    async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
+        self.0.filesystems().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_none_holds_up_no_removal() {
+    for name in ["Bad Name", ""] {
+        let runtime = with_images(&[("used", 4), ("unused", 4)]);
+        runtime.set_image_space(space(5));
+        let parts = RuntimeParts::new(Arc::new(runtime.clone()), Arc::new(Curt(runtime.clone())));
+        let backend: Backend = Containers::new(parts, GenericPleg::default()).into();
+        let node = Node::start_backend(backend, StateDir::in_memory(), |builder| {
+            builder.image_gc(ImageGcPolicy::default())
+        });
+        let volume = Volume {
+            name: "bad".to_owned(),
+            image: Some(ImageVolumeSource {
+                reference: Some(name.to_owned()),
+                pull_policy: None,
+            }),
+            ..Volume::default()
+        };
+        let bad = pod("p", "used").spec(|spec| spec.volumes = Some(vec![volume]));
+        node.pods.set(vec![bad.build()]).await.unwrap();
+        node.until("the unused one is gone", |_| left(&runtime) == ["used"])
+            .await;
+        node.stop().await;
+    }
 }

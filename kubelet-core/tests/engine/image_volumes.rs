@@ -2,10 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a panic is the failure")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ImageVolumeSource, Volume, VolumeMount};
-use kubelet_core::{ContainerConfig, ImageGcPolicy, ImageMounts, ImageSpace, MapObjects, RuntimeInfo, StateDir};
+use kubelet_core::k8s_openapi::api::node::v1::RuntimeClass;
+use kubelet_core::{
+    ContainerConfig, Freshness, ImageGcPolicy, ImageMounts, ImageSpace, MapObjects, Object, ObjectError, ObjectKey,
+    ObjectKind, ObjectQuery, ObjectSource, ObjectWatch, RuntimeInfo, StateDir, async_trait,
+};
 use kubelet_testing::{Call, ContainerBuilder, FakeImage, FakeRuntime, Op, PodBuilder};
 
 use super::harness::Node;
@@ -198,10 +204,84 @@ async fn a_part_that_leads_outside_is_no_config() {
     let waiting = node.container("p", "partial").unwrap().state.unwrap().waiting.unwrap();
     assert_eq!(
         waiting.message.unwrap(),
-        "volume \"model\": subPath \"../etc\" must not contain \"..\""
+        "volume \"model\": what subPathExpr \"$(WHERE)\" becomes must not contain \"..\""
     );
     node.until("the others run", |node| runs(node, "reader") && runs(node, "other"))
         .await;
+    node.stop().await;
+}
+
+/// Counts how often a runtime class is looked up.
+#[derive(Debug, Default)]
+struct Classes {
+    objects: MapObjects,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl ObjectSource for Classes {
+    fn serves(&self, kind: ObjectKind) -> bool {
+        self.objects.serves(kind)
+    }
+    fn is_local(&self) -> bool {
+        self.objects.is_local()
+    }
+    async fn get(&self, key: &ObjectKey, want: Freshness) -> Result<Object, ObjectError> {
+        if key.kind == ObjectKind::RuntimeClass {
+            self.asked.fetch_add(1, Ordering::SeqCst);
+        }
+        self.objects.get(key, want).await
+    }
+    async fn list(&self, query: &ObjectQuery) -> Result<Vec<Object>, ObjectError> {
+        self.objects.list(query).await
+    }
+    fn watch(&self, key: &ObjectKey) -> ObjectWatch {
+        self.objects.watch(key)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runtime_class_is_looked_up_once_for_all_volumes_and_its_lack_is_told() {
+    let runtime = FakeRuntime::builder().without_events().build();
+    let classes = Arc::new(Classes::default());
+    let mut class = RuntimeClass::default();
+    class.metadata.name = Some("special".to_owned());
+    class.handler = "vm".to_owned();
+    classes.objects.set(class);
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| b.objects(classes.clone()));
+    let mounts = vec![mount("model", "/model"), mount("texts", "/texts")];
+    let volumes = vec![
+        volume("model", MODEL, "IfNotPresent"),
+        volume("texts", "reg.example/team/texts:1", "IfNotPresent"),
+    ];
+    let pod = PodBuilder::new("p")
+        .container("reader", |c| mounting(c, mounts))
+        .spec(|spec| {
+            spec.volumes = Some(volumes);
+            spec.runtime_class_name = Some("special".to_owned());
+        });
+    node.pods.set(vec![pod.build()]).await.unwrap();
+    node.until("it runs", |node| runs(node, "reader")).await;
+    // Once for the sandbox.
+    assert_eq!(classes.asked.load(Ordering::SeqCst), 2);
+    let mounts = &config(&runtime, "reader").mounts;
+    let handlers: Vec<_> = mounts.iter().filter_map(|mount| mount.image.as_ref()).collect();
+    assert_eq!(handlers.len(), 2);
+    assert!(handlers.iter().all(|image| image.handler == "vm"));
+
+    classes
+        .objects
+        .remove(&ObjectKey::new(ObjectKind::RuntimeClass, "", "special"));
+    let id = runtime.containers()[0].id.clone();
+    runtime.kill_container(&id, 1);
+    let lacks = "Error: volume \"model\": cannot look up the pod's runtime class: ";
+    node.until("it is told", |node| {
+        node.events
+            .messages("Failed")
+            .iter()
+            .any(|text| text.starts_with(lacks))
+    })
+    .await;
     node.stop().await;
 }
 

@@ -1,12 +1,16 @@
 //! Plugins that are shown whom a pod is.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::ServiceAccount;
+use kubelet_core::k8s_openapi::jiff::Timestamp;
 use kubelet_core::{
-    BuildError, ChannelSource, Containers, CredentialProvider, CredentialRequest, ExecCredentialProviders, Kubelet,
-    MapObjects, ObjectKind, PodRecord, PodUid, ProvidedCredential, ServiceAccountKey, SourceKind, SourceName,
-    error_chain,
+    BuildError, ChannelSource, Clock, Containers, CredentialProvider, CredentialRequest, ExecCredentialProviders,
+    Freshness, Kubelet, MapObjects, Object, ObjectError, ObjectKey, ObjectKind, ObjectQuery, ObjectSource, ObjectWatch,
+    PodRecord, PodUid, ProvidedCredential, ServiceAccountKey, SourceKind, SourceName, Token, TokenRequest, TokenSource,
+    TokioClock, async_trait, error_chain,
 };
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::{FakeRuntime, FakeTokens, PodBuilder};
@@ -59,6 +63,45 @@ impl Cluster {
         let found = provider.credentials(&request).await;
         found.map_err(|error| error_chain(&error).to_string())
     }
+}
+
+/// Never answers; notes who asks.
+#[derive(Debug, Default)]
+struct Silent(Mutex<Vec<TokenRequest>>);
+
+#[async_trait]
+impl TokenSource for Silent {
+    async fn token(&self, req: &TokenRequest) -> Result<Token, ObjectError> {
+        self.0.lock().unwrap().push(req.clone());
+        std::future::pending().await
+    }
+}
+
+#[async_trait]
+impl ObjectSource for Silent {
+    fn serves(&self, _kind: ObjectKind) -> bool {
+        true
+    }
+    fn is_local(&self) -> bool {
+        false
+    }
+    async fn get(&self, _key: &ObjectKey, _want: Freshness) -> Result<Object, ObjectError> {
+        std::future::pending().await
+    }
+    async fn list(&self, _query: &ObjectQuery) -> Result<Vec<Object>, ObjectError> {
+        std::future::pending().await
+    }
+    fn watch(&self, key: &ObjectKey) -> ObjectWatch {
+        MapObjects::new().watch(key)
+    }
+}
+
+fn pod_of(account: &str) -> PodRecord {
+    let pod = PodBuilder::new("app").container("app", |c| c.image("reg.example/app:1"));
+    let pod = pod
+        .spec(|spec| spec.service_account_name = Some(account.to_owned()))
+        .build();
+    PodRecord::new(&pod, SourceName::from("test"), SourceKind::Managed).unwrap()
 }
 
 fn attributes(cache: &str, is_required: bool, more: &str) -> String {
@@ -267,4 +310,133 @@ async fn plugins_with_tokens_take_sources_of_them() {
         build(|b| b.tokens(FakeTokens::new()).objects(MapObjects::new())).await,
         ""
     );
+}
+
+#[tokio::test]
+async fn sources_that_do_not_answer_cost_no_other_plugin_its_answer() {
+    let mut plugins = Plugins::new()
+        .add("first", "*.example", &answering("Image", "null"))
+        .add("second", "*.example", &answering("Image", "null"));
+    plugins.config += &attributes("ServiceAccount", true, "");
+    let provider = plugins.load().await.unwrap();
+    let cluster = Cluster::default();
+    cluster.add("one", "uid-1", &[]);
+    // The first one's answer is kept from here on, so that the clock need not wait for a program.
+    assert_eq!(cluster.ask(&provider, "app", "").await.unwrap().len(), 1);
+    tokio::time::pause();
+    let (pod, silent) = (pod_of("one"), Silent::default());
+    for objects in [&silent as &dyn ObjectSource, &cluster.objects] {
+        let request = CredentialRequest::new(IMAGE, &pod)
+            .with_objects(objects)
+            .with_tokens(&silent);
+        let found = tokio::time::timeout(Duration::from_secs(11), provider.credentials(&request)).await;
+        let found = found.expect("it is given up").unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].service_account, None);
+    }
+    assert_eq!(silent.0.lock().unwrap().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_token_holds_up_no_other_for_long() {
+    let (_plugins, provider) = plugin("ServiceAccount", true, "").await;
+    let cluster = Cluster::default();
+    cluster.add("one", "uid-1", &[]);
+    let (pod, silent) = (pod_of("one"), Silent::default());
+    let request = CredentialRequest::new(IMAGE, &pod)
+        .with_objects(&cluster.objects)
+        .with_tokens(&silent);
+    let ask = || provider.credentials(&request);
+    let (first, second) = tokio::time::timeout(Duration::from_secs(21), futures::future::join(ask(), ask()))
+        .await
+        .expect("each has its turn");
+    for found in [first, second] {
+        let error = error_chain(&found.unwrap_err()).to_string();
+        let expected = "plugin plugin: get a token of service account default/one: no answer within 10s";
+        assert_eq!(error, expected);
+    }
+    assert_eq!(silent.0.lock().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_plugin_says_of_its_token_is_told_nobody() {
+    for (script, expected) in [
+        ("cat >&2; exit 1", "plugin plugin: it ended with exit status: 1"),
+        (
+            "echo \"{\\\"$(sed 's/.*\"serviceAccountToken\":\"\\([^\"]*\\)\".*/\\1/')\\\": 1}\"",
+            "plugin plugin: its answer is of no use, and has the token where none belongs",
+        ),
+    ] {
+        for cache in ["ServiceAccount", "Token"] {
+            let mut plugins = Plugins::new().add("plugin", "*.example", script);
+            plugins.config += &attributes(cache, false, "");
+            let provider = plugins.load().await.unwrap();
+            let cluster = Cluster::default();
+            cluster.add("one", "uid-1", &[]);
+            let error = cluster.ask(&provider, "app", "one").await.unwrap_err();
+            assert_eq!(error, expected);
+            // Where it was shown none its words are of use.
+            let error = cluster.ask(&provider, "app", "").await.unwrap_err();
+            assert!(
+                error.len() > "plugin plugin: it ended with exit status: 1".len(),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// Gives the same token for ever.
+#[derive(Debug)]
+struct Stale(Token);
+
+#[async_trait]
+impl TokenSource for Stale {
+    async fn token(&self, _req: &TokenRequest) -> Result<Token, ObjectError> {
+        Ok(self.0.clone())
+    }
+}
+
+#[tokio::test]
+async fn answers_for_a_token_end_with_it() {
+    let until = |clock: TokioClock, minutes: u64| clock.now().checked_add(Duration::from_secs(60 * minutes)).unwrap();
+    for (cache, says, lives, kept, runs) in [
+        ("Token", "\"3h\"", Some(10), 9, 1),
+        ("Token", "\"3h\"", Some(10), 11, 2),
+        ("Token", "\"5m\"", Some(10), 6, 2),
+        ("Token", "\"3h\"", None, 59, 1),
+        ("Token", "\"3h\"", None, 61, 2),
+        ("ServiceAccount", "\"3h\"", Some(10), 11, 1),
+    ] {
+        let clock = TokioClock::starting_at(Timestamp::from_second(1_700_000_000).unwrap());
+        let mut plugins = Plugins::new().add("plugin", "*.example", &answering("Image", says));
+        plugins.config += &attributes(cache, true, "");
+        let provider = plugins.load().await.unwrap().with_clock(clock);
+        let cluster = Cluster::default();
+        cluster.add("one", "uid-1", &[]);
+        let tokens = Stale(Token::new("hunter3", lives.map(|minutes| until(clock, minutes))));
+        let pod = pod_of("one");
+        let request = CredentialRequest::new(IMAGE, &pod)
+            .with_objects(&cluster.objects)
+            .with_tokens(&tokens);
+        assert_eq!(provider.credentials(&request).await.unwrap().len(), 1);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(60 * kept)).await;
+        tokio::time::resume();
+        assert_eq!(provider.credentials(&request).await.unwrap().len(), 1);
+        assert_eq!(asked(&plugins).len(), runs, "{cache} {says} {lives:?} {kept}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_the_nodes_too_shows_whom_a_pod_is() {
+    let mut plugins = Plugins::new()
+        .add("first", "*.example", &answering("Image", "null"))
+        .add("second", "*.example", &answering("Image", "null"));
+    plugins.config += &attributes("ServiceAccount", true, "");
+    let provider = plugins.load().await.unwrap();
+    let cluster = Cluster::default();
+    cluster.add("one", "uid-1", &[]);
+    let found = cluster.ask(&provider, "app", "one").await.unwrap();
+    let owners: Vec<_> = found.into_iter().map(|found| found.service_account).collect();
+    assert_eq!(owners, [None, Some(ServiceAccountKey::new("default", "one", "uid-1"))]);
 }

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
+use tokio::time::timeout;
 
+use super::SOURCE_LIMIT;
 use super::config::TokenAttributes;
 use crate::error::error_chain;
 use crate::images::provider::{CredentialError, CredentialRequest, ServiceAccountKey};
 use crate::objects::{Freshness, Object, ObjectKey, ObjectKind};
-use crate::tokens::TokenRequest;
+use crate::tokens::{Token, TokenRequest};
 
 /// For whom a plugin is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,15 +50,16 @@ pub(super) async fn caller(
         Some(created) => Freshness::NotOlderThan(created.0),
         None => Freshness::Cached,
     };
-    let account = match objects.get(&key, want).await {
-        Ok(Object::ServiceAccount(account)) => account,
-        Ok(other) => {
+    let account = match timeout(SOURCE_LIMIT, objects.get(&key, want)).await {
+        Ok(Ok(Object::ServiceAccount(account))) => account,
+        Ok(Ok(other)) => {
             let what = other.kind().resource();
             return Err(CredentialError::new(format!(
                 "read {key}: the source answered with a {what}"
             )));
         }
-        Err(error) => return Err(CredentialError::caused(format!("read {key}"), error)),
+        Ok(Err(error)) => return Err(CredentialError::caused(format!("read {key}"), error)),
+        Err(_) => return Err(unanswered(&format!("read {key}"))),
     };
     let has = account.metadata.annotations.as_ref();
     let told = |key: &String| has.and_then(|all| all.get_key_value(key));
@@ -81,7 +84,7 @@ impl Account {
         &self,
         attributes: &TokenAttributes,
         req: &CredentialRequest<'_>,
-    ) -> Result<String, CredentialError> {
+    ) -> Result<Token, CredentialError> {
         let tokens = req.tokens.ok_or_else(|| lacks("service account tokens"))?;
         let key = &self.key;
         let mut request = TokenRequest::new(key.namespace.as_str(), key.name.as_str())
@@ -90,23 +93,22 @@ impl Account {
         if !key.uid.is_empty() {
             request = request.with_uid(key.uid.as_str());
         }
-        match tokens.token(&request).await {
-            Ok(token) if token.value.is_empty() => {
+        let what = format!("get a token of service account {}/{}", key.namespace, key.name);
+        match timeout(SOURCE_LIMIT, tokens.token(&request)).await {
+            Ok(Ok(token)) if token.value.is_empty() => {
                 let what = format!("the token of service account {}/{} is empty", key.namespace, key.name);
                 Err(CredentialError::new(what))
             }
-            Ok(token) => Ok(token.value),
-            Err(error) => {
-                let what = format!("get a token of service account {}/{}", key.namespace, key.name);
-                Err(CredentialError::caused(what, error))
-            }
+            Ok(Ok(token)) => Ok(token),
+            Ok(Err(error)) => Err(CredentialError::caused(what, error)),
+            Err(_) => Err(unanswered(&what)),
         }
     }
 
     /// Tells it from all others, and one token from another where there is one.
-    pub(super) fn cache_key(&self, token: Option<&str>) -> String {
+    pub(super) fn cache_key(&self, token: Option<&Token>) -> String {
         let hash = token.map(|token| {
-            let digest = Sha256::digest(token.as_bytes());
+            let digest = Sha256::digest(token.value.as_bytes());
             digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>()
         });
         let key = &self.key;
@@ -116,6 +118,11 @@ impl Account {
 
 fn lacks(what: &str) -> CredentialError {
     CredentialError::new(format!("this node has no source of {what}"))
+}
+
+/// Others may wait for the same.
+fn unanswered(what: &str) -> CredentialError {
+    CredentialError::new(format!("{what}: no answer within {SOURCE_LIMIT:?}"))
 }
 
 /// What is said of a plugin that failed.

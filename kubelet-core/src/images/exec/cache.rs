@@ -10,6 +10,9 @@ use crate::images::Keyring;
 /// How often what has expired is thrown away.
 const PURGE_PERIOD: Duration = Duration::from_secs(15 * 60);
 
+/// From how many answers on the cache begins anew: each pod may have its own.
+const MAX_CACHED: usize = 2000;
+
 /// The key of what is for every image.
 const GLOBAL: &str = "<global>";
 
@@ -62,7 +65,14 @@ impl Cache {
         let until = now
             .checked_add(lasts)
             .unwrap_or(now + Duration::from_secs(365 * 86_400));
-        self.entries.insert((whom.to_owned(), key.to_owned()), (keyring, until));
+        let key = (whom.to_owned(), key.to_owned());
+        if self.entries.len() >= MAX_CACHED && !self.entries.contains_key(&key) {
+            self.entries.retain(|_, (_, until)| now < *until);
+            if self.entries.len() >= MAX_CACHED {
+                self.entries.clear();
+            }
+        }
+        self.entries.insert(key, (keyring, until));
     }
 }
 
@@ -72,7 +82,7 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::{Cache, CacheKey};
+    use super::{Cache, CacheKey, MAX_CACHED};
     use crate::images::Keyring;
     use crate::runtime::RegistryAuth;
 
@@ -112,5 +122,26 @@ mod tests {
         assert_eq!(user("reg.example/a", 30), None);
         assert_eq!(user("reg.example/a", 1000), None);
         assert!(cache.entries.is_empty(), "what has expired is thrown away");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_kept_than_there_is_room_for() {
+        let (start, mut cache) = (Instant::now(), Cache::default());
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let mut put = |whom: usize, lasts, at| {
+            let lasts = Duration::from_secs(lasts);
+            cache.put(&whom.to_string(), "reg.example/a", keyring("me"), lasts, after(at));
+            cache.entries.len()
+        };
+        assert_eq!(put(0, 100, 0), 1);
+        for whom in 1..MAX_CACHED {
+            put(whom, 10, 0);
+        }
+        assert_eq!(put(0, 100, 0), MAX_CACHED, "it is there already");
+        assert_eq!(put(MAX_CACHED, 10, 10), 2, "what has expired goes first");
+        for whom in 1..MAX_CACHED {
+            put(whom, 100, 20);
+        }
+        assert!(put(MAX_CACHED + 1, 100, 20) < MAX_CACHED);
     }
 }

@@ -22,6 +22,14 @@ pub(super) struct Program {
     pub(super) env: Vec<(String, String)>,
 }
 
+/// What becomes of the complaints of a program that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Complaints {
+    Told,
+    /// They may quote what is secret in its input.
+    Hidden,
+}
+
 impl fmt::Debug for Program {
     /// Arguments and environment may be secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,11 +56,11 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 }
 
 impl Program {
-    /// Gives it a text and takes its answer; the error says what it complained of.
+    /// Gives it a text and takes its answer; the error says what it complained of, if that may be told.
     ///
     /// # Cancellation
     /// A dropped run is killed, with all that it has started in its process group.
-    pub(super) async fn run(&self, input: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn run(&self, input: &[u8], complaints: Complaints) -> Result<Vec<u8>, String> {
         let mut command = Command::new(&self.path);
         command
             .args(&self.args)
@@ -84,7 +92,7 @@ impl Program {
         if !status.success() {
             let complaint = String::from_utf8_lossy(&complaint.0);
             let complaint = complaint.trim();
-            return Err(if complaint.is_empty() {
+            return Err(if complaint.is_empty() || complaints == Complaints::Hidden {
                 format!("it ended with {status}")
             } else {
                 format!("it ended with {status}: {complaint}")
