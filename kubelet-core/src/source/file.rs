@@ -16,7 +16,7 @@ use futures::stream::{self, BoxStream};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use self::scan::{Extent, Files, Found, Ground, Hold, Look, News, Request};
+use self::scan::{Afresh, Extent, Files, Found, Ground, Hold, Look, News, Request};
 use self::watch::{Change, Watch};
 use super::{Origin, PodSource, Removed, SourceContext, SourceError, SourceItem, SourceKind};
 use crate::error::error_chain;
@@ -235,10 +235,6 @@ impl Follower {
         self.touched.extend(BTreeMap::into_keys(released));
         let afresh = !self.told;
         let patience = afresh.then(|| *self.afresh_until.get_or_insert(begun + WRITING));
-        if patience.is_some_and(|until| until <= begun) {
-            // What is told of as a whole waits no longer for who goes on writing.
-            self.held.clear();
-        }
         if self.source.watch && self.watch.is_none() && full {
             self.open_watch();
         }
@@ -250,7 +246,7 @@ impl Follower {
         let request = Request {
             path: self.source.path.clone(),
             extent,
-            afresh,
+            afresh: patience.map(|until| Afresh { waits: begun < until }),
             before: self.files.clone(),
             touched: std::mem::take(&mut self.touched),
             held: self
@@ -329,6 +325,7 @@ impl Follower {
 
     fn tell_trouble(&mut self, trouble: SourceError) {
         self.ground = Ground::Other;
+        self.afresh_until = None;
         let text = error_chain(&trouble);
         if self.trouble.as_ref() == Some(&text) {
             return;

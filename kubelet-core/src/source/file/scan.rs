@@ -50,11 +50,18 @@ pub(super) struct Request {
     pub(super) path: PathBuf,
     pub(super) extent: Extent,
     /// Every file is news, also one that is known.
-    pub(super) afresh: bool,
+    pub(super) afresh: Option<Afresh>,
     pub(super) before: Files,
     pub(super) touched: BTreeSet<PathBuf>,
     pub(super) held: BTreeMap<PathBuf, Hold>,
     pub(super) watches: Option<WatchSet>,
+}
+
+/// What is told of as a whole has to be there as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Afresh {
+    /// Known files that are being written are waited for. No longer for one to which somebody writes all the time.
+    pub(super) waits: bool,
 }
 
 /// How much a look takes in.
@@ -231,7 +238,8 @@ impl Reading<'_> {
             Ok(found) => {
                 // A second name for a finished file is created, but nobody writes to it.
                 let writing = request.held.get(place) == Some(&Hold::Writing) && found.nlink() == 1;
-                if writing {
+                let may_wait = before.is_none() || request.afresh.is_none_or(|afresh| afresh.waits);
+                if writing && may_wait {
                     self.keep(path, before);
                     return;
                 }
@@ -244,7 +252,7 @@ impl Reading<'_> {
             Err(error) => Err(error),
         };
         let touched = request.extent == Extent::Full
-            || request.afresh
+            || request.afresh.is_some()
             || request.touched.contains(path)
             || request.touched.contains(place);
         let unchanged =
@@ -255,7 +263,7 @@ impl Reading<'_> {
         }
         let read = marks.and_then(|marks| Ok((marks, read_text(path)?)));
         let seen = Seen::of(&read);
-        let is_known = !request.afresh && before.is_some_and(|before| before.content == seen.content);
+        let is_known = request.afresh.is_none() && before.is_some_and(|before| before.content == seen.content);
         if !is_known {
             self.news.push(decode(path, read.map(|(_, text)| text)));
         }
@@ -264,7 +272,7 @@ impl Reading<'_> {
 
     /// Leaves a file as it was known.
     fn keep(&mut self, path: &Path, before: Option<&Arc<Seen>>) {
-        self.is_partial |= self.request.afresh && before.is_some();
+        self.is_partial |= self.request.afresh.is_some() && before.is_some();
         self.files
             .extend(before.map(|seen| (path.to_owned(), Arc::clone(seen))));
     }
