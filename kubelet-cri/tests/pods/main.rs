@@ -12,6 +12,7 @@ mod life;
 mod logs;
 mod marks;
 mod node;
+mod ports;
 mod resources;
 mod restart;
 mod security;
