@@ -1,5 +1,6 @@
 //! Images.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use async_trait::async_trait;
@@ -12,6 +13,7 @@ use kubelet_proto::tonic::{Code, Request};
 use crate::client::{Client, answer, within};
 use crate::convert::{auth_config, image_record, image_spec, sandbox_config};
 use crate::error::Op;
+use crate::lists::{ImageUse, UseList};
 use crate::runtime::CriRuntime;
 use crate::sandbox_image::pin_sandbox_image;
 
@@ -71,6 +73,27 @@ impl ImageService for CriRuntime {
             Err(RuntimeError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    async fn used_by_others(&self) -> Result<BTreeSet<String>, RuntimeError> {
+        let op = Op::read("list_containers", "containers", "");
+        let all = self
+            .client
+            .list::<_, UseList>(op, v1::ListContainersRequest::default())
+            .await?;
+        let others = all.into_iter().filter(|container| container.mark.pod_uid.is_none());
+        let names = others.flat_map(
+            |ImageUse {
+                 image,
+                 image_ref,
+                 image_id,
+                 ..
+             }| {
+                let asked = image.map(|image| image.image).unwrap_or_default();
+                [asked, image_ref, image_id]
+            },
+        );
+        Ok(names.filter(|name| !name.is_empty()).collect())
     }
 
     async fn list(&self) -> Result<Vec<ImageRecord>, RuntimeError> {

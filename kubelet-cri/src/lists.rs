@@ -114,6 +114,46 @@ pub(crate) struct ContainerName {
     pub(crate) attempt: u32,
 }
 
+impl List for UseList {
+    type Item = ImageUse;
+    const WHOLE: &'static str = ContainerList::WHOLE;
+    const PIECES: &'static str = ContainerList::PIECES;
+
+    fn items(self) -> Vec<ImageUse> {
+        self.items
+    }
+}
+
+/// `ListContainersResponse`, for who looks at images.
+#[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "kubelet_proto::prost")]
+pub(crate) struct UseList {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) items: Vec<ImageUse>,
+}
+
+/// `Container`, of which the names of its image are kept.
+#[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "kubelet_proto::prost")]
+pub(crate) struct ImageUse {
+    #[prost(message, optional, tag = "4")]
+    pub(crate) image: Option<ImageName>,
+    #[prost(string, tag = "5")]
+    pub(crate) image_ref: String,
+    #[prost(message, required, tag = "8")]
+    pub(crate) mark: Mark,
+    #[prost(string, tag = "10")]
+    pub(crate) image_id: String,
+}
+
+/// `ImageSpec`.
+#[derive(Clone, PartialEq, Message)]
+#[prost(prost_path = "kubelet_proto::prost")]
+pub(crate) struct ImageName {
+    #[prost(string, tag = "1")]
+    pub(crate) image: String,
+}
+
 /// The labels of an object, of which the pod's UID is kept. On the wire a map is a list of entries, each a message; entry
 /// after entry is merged into this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

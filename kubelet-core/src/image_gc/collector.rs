@@ -373,6 +373,14 @@ impl Pass<'_> {
             what: "cannot list images",
             source,
         })?;
+        let others = self
+            .call("list_containers", self.collector.images.used_by_others())
+            .await;
+        let others = others.map_err(|source| GcError::Call {
+            what: "cannot look which images others use",
+            source,
+        })?;
+        self.ledger.used(others, now);
         self.ledger.present(&images, now);
         Ok(())
     }

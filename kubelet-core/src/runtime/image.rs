@@ -1,5 +1,6 @@
 //! The image seam.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -211,6 +212,15 @@ pub trait ImageService: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`RuntimeError::Unavailable`] if there was no answer.
     async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError>;
+
+    /// The images of containers that are none of ours, in any state, by whichever names or ids the runtime has for them: they do
+    /// not count as unused. Asked before images are removed. By default there are none.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Unavailable`] if there was no answer; nothing is removed then.
+    async fn used_by_others(&self) -> Result<BTreeSet<String>, RuntimeError> {
+        Ok(BTreeSet::new())
+    }
 }
 
 #[async_trait]
@@ -230,5 +240,8 @@ impl<T: ImageService + ?Sized> ImageService for Arc<T> {
     }
     async fn filesystems(&self) -> Result<ImageFilesystems, RuntimeError> {
         (**self).filesystems().await
+    }
+    async fn used_by_others(&self) -> Result<BTreeSet<String>, RuntimeError> {
+        (**self).used_by_others().await
     }
 }

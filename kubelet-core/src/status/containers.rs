@@ -359,12 +359,24 @@ fn waiting(reason: Option<String>, message: Option<String>) -> ApiState {
     }
 }
 
+/// The exit code of what SIGKILL ended.
+const KILLED: i32 = 137;
+
+/// Why a container ended. Runtimes say `OOMKilled` of every container in which anything was killed for memory, also a child of
+/// a program that went on and was ended by something else later.
+fn cause(seen: &ObservedContainer) -> &str {
+    match (seen.reason.as_str(), seen.exit_code) {
+        ("OOMKilled", code) if code != 0 && code != KILLED => "Error",
+        (as_told, _) => as_told,
+    }
+}
+
 fn exited(seen: &ObservedContainer, id: &str) -> ApiState {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     ApiState {
         terminated: Some(ContainerStateTerminated {
             exit_code: seen.exit_code,
-            reason: some(&seen.reason),
+            reason: some(cause(seen)),
             message: some(&seen.message),
             started_at: seen.started_at.map(time),
             finished_at: seen.finished_at.map(time),

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ImageVolumeSource, Volume};
 use kubelet_core::{
-    Backend, Containers, ImageFilesystems, ImageGcPolicy, ImageId, ImageRecord, ImageRef, ImageService, ImageSpace,
-    MetricValue, PullProgress, PullRequest, RuntimeError, RuntimeParts, StateDir, async_trait,
+    Backend, ContainerConfig, ContainerRuntime, Containers, CreateContainer, ImageFilesystems, ImageGcPolicy, ImageId,
+    ImageRecord, ImageRef, ImageService, ImageSpace, MetricValue, PodKey, PodUid, PullProgress, PullRequest,
+    RuntimeError, RuntimeParts, SandboxConfig, StateDir, async_trait,
 };
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::{Action, FakeRuntime, FaultKind, Op, PodBuilder, Script};
@@ -299,4 +300,25 @@ async fn a_name_that_is_none_holds_up_no_removal() {
             .await;
         node.stop().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_containers_of_others_use_is_not_unused() {
+    let runtime = with_images(&[("used", 4), ("others", 4), ("unused", 4)]);
+    runtime.set_image_space(space(5));
+    let sandbox = SandboxConfig::new(PodUid::from("foreign"), PodKey::new("elsewhere", "foreign"), 0);
+    let container = ContainerConfig::new("app", 0, ImageRef::new("registry.example/others:1"));
+    let id = runtime.run_sandbox(&sandbox, "").await.unwrap();
+    let request = CreateContainer::new(&id, &sandbox, &container);
+    runtime.create_container(request).await.unwrap();
+    // Nothing is removed while nobody can tell.
+    runtime.script(Script::next(Op::ListContainers, Action::Fault(FaultKind::Unavailable)).times(3));
+    let node = start(&runtime, ImageGcPolicy::default());
+    node.pods.set(vec![pod("p", "used").build()]).await.unwrap();
+    node.until("the unused one is gone", |_| left(&runtime).len() < 3).await;
+    sleep(10 * MINUTE).await;
+    let mut left = left(&runtime);
+    left.sort();
+    assert_eq!(left, ["others", "used"]);
+    node.stop().await;
 }

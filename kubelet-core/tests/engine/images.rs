@@ -8,8 +8,8 @@ use std::time::Duration;
 use kubelet_core::k8s_openapi::ByteString;
 use kubelet_core::k8s_openapi::api::core::v1::{LocalObjectReference, Pod, Secret};
 use kubelet_core::{
-    CredentialError, CredentialProvider, CredentialRequest, ImageRecord, ImageVerification, MapObjects,
-    ProvidedCredential, RegistryAuth, Settings, StateDir, async_trait,
+    ChannelSource, CredentialError, CredentialProvider, CredentialRequest, ImageRecord, ImageVerification, MapObjects,
+    ProvidedCredential, RegistryAuth, Settings, SourceKind, StateDir, async_trait,
 };
 use kubelet_testing::{Call, FakeImage, FakeRuntime, Op, PodBuilder};
 
@@ -103,6 +103,23 @@ async fn a_private_image_runs_once_its_secret_is_there() {
     assert_eq!(pullers(&runtime).last().unwrap().as_deref(), Some("me"));
     assert_eq!(node.events.count("FailedToRetrieveImagePullSecret"), 1);
     assert!(!format!("{:?}", node.events).contains("hunter2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_static_pod_has_the_pull_secret_that_a_local_source_serves() {
+    let (runtime, objects) = (private(), MapObjects::new());
+    objects.set(pull_secret("registry", "me", "hunter2"));
+    let (files, source) = ChannelSource::new("file");
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| {
+        b.objects(objects).source(source.kind(SourceKind::Static))
+    });
+    files
+        .set(vec![pod("app", "IfNotPresent", &["registry"])])
+        .await
+        .unwrap();
+    node.running("app-node-1").await;
+    assert_eq!(pullers(&runtime), some(&["me"]));
+    node.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,6 +19,7 @@ use kubelet_testing::{FakeProvider, FakeRuntime, PodBuilder};
 use tokio::time::{sleep, timeout};
 
 use super::harness::{Cluster, Node};
+use super::images;
 use super::life::fake;
 
 fn colour(value: &str) -> ConfigMap {
@@ -110,6 +111,26 @@ async fn a_pod_never_sees_values_that_were_replaced_before_it_was_made() {
     assert_eq!(colour_of(&runtime, "after").as_deref(), Some("new"));
     // Nobody is asked for more than is needed.
     assert_eq!(colour_of(&runtime, "before").as_deref(), Some("old"));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_is_pulled_with_the_secret_as_it_was_when_the_pod_was_made_or_later() {
+    let (cached, now) = (MapObjects::new(), MapObjects::new());
+    cached.set(images::pull_secret("registry", "me", "changed-since"));
+    now.set(images::pull_secret("registry", "me", "hunter2"));
+    let objects = Lagging {
+        cached,
+        as_of: Timestamp::from_second(1_700_000_000).unwrap(),
+        now,
+    };
+    let runtime = images::private();
+    let node = Node::start_with(&runtime, StateDir::in_memory(), |b| b.objects(objects));
+    let mut pod = images::pod("after", "IfNotPresent", &["registry"]);
+    pod.metadata.creation_timestamp = Some(Time(Timestamp::from_second(1_700_000_001).unwrap()));
+    node.pods.set(vec![pod]).await.unwrap();
+    node.running("after").await;
+    assert_eq!(images::pullers(&runtime).len(), 1, "the old one is not tried first");
     node.stop().await;
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use kubelet_core::{ContainerRuntime, ContainerState, Scope};
-use kubelet_cri::CriRuntime;
+use kubelet_core::{ContainerRuntime, ContainerState, ExecRequest, Scope};
+use kubelet_cri::{CriRuntime, CriSettings};
 use kubelet_proto::cri::v1;
 use kubelet_proto::tonic::Code;
 use kubelet_testing::{CriFault, CriScript, FakeCri, Op, Rpc};
@@ -420,4 +420,23 @@ async fn codes_that_say_no_are_told_on_the_pod_and_tried_again() {
         .await;
     agent.until_runs("web").await;
     assert!(node.events.count("Failed") >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exec_that_never_ends_is_over_soon_after_its_timeout() {
+    let node = Node::new();
+    let _agent = node.run(vec![pod("web")]).await;
+    let runtime = CriRuntime::connect_over("fake", node.cri.channel(), CriSettings::default())
+        .await
+        .unwrap();
+    let id = node.world().containers()[0].id.clone();
+    node.cri.script(CriScript::next(Rpc::ExecSync, CriFault::Hang));
+    let begun = tokio::time::Instant::now();
+    let request = ExecRequest::new(["true"]).with_timeout(Duration::from_secs(1));
+    assert!(runtime.exec(&id, request).await.unwrap().timed_out);
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    assert!(
+        runtime.exec(&id, ExecRequest::new(["true"])).await.is_ok(),
+        "and the next goes its way"
+    );
 }

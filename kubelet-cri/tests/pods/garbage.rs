@@ -4,7 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use kubelet_core::{ContainerRuntime, ImageGcPolicy, ImageService, Scope, Settings};
+use kubelet_core::{
+    ContainerConfig, ContainerRuntime, CreateContainer, ImageGcPolicy, ImageRef, ImageService, PodKey, PodUid,
+    SandboxConfig, Scope, Settings,
+};
 use kubelet_testing::{BUSYBOX_IMAGE, OciArchive};
 use serde_json::json;
 
@@ -18,10 +21,22 @@ async fn tags(node: &Node) -> Vec<String> {
 }
 
 async fn images_that_nobody_uses_go_from_a_full_disk(mut node: Node) {
-    for name in ["registry.example/unused:1", "registry.example/named:1"] {
+    for name in [
+        "registry.example/unused:1",
+        "registry.example/named:1",
+        "registry.example/others:1",
+    ] {
         let image = OciArchive::new(name).file("content", 0o644, name);
         node.containerd.import(&image).await.unwrap();
     }
+    // Of somebody else: without our mark.
+    let runtime = node.runtime().await;
+    let others = SandboxConfig::new(PodUid::from("foreign"), PodKey::new("elsewhere", "foreign"), 0);
+    let foreign = runtime.run_sandbox(&others, "").await.unwrap();
+    let mut container = ContainerConfig::new("app", 0, ImageRef::new("registry.example/others:1"));
+    container.command = vec!["/x".to_owned()];
+    let request = CreateContainer::new(&foreign, &others, &container);
+    runtime.create_container(request).await.unwrap();
     let before = tags(&node).await;
     // Every disk is full by this measure.
     let mut policy = ImageGcPolicy::default();
@@ -60,11 +75,15 @@ async fn images_that_nobody_uses_go_from_a_full_disk(mut node: Node) {
             .any(|tag| tag.ends_with(BUSYBOX_IMAGE.rsplit('/').next().unwrap())),
         "{left:?}"
     );
-    assert!(left.contains(&"registry.example/named:1".to_owned()), "{left:?}");
+    for name in ["registry.example/named:1", "registry.example/others:1"] {
+        assert!(left.contains(&name.to_owned()), "{left:?}");
+    }
     // The runtime's own image, of which all sandboxes are made, is pinned or used.
     assert!(before.len() - left.len() >= 1);
     assert!(left.iter().any(|tag| tag.contains("pause")), "{before:?} {left:?}");
     agent.stop_with_pods(&node).await;
+    runtime.stop_sandbox(&foreign).await.unwrap();
+    runtime.remove_sandbox(&foreign).await.unwrap();
     node.containerd.stop().await.unwrap();
 }
 

@@ -223,6 +223,14 @@ impl ImageService for FakeRuntime {
             .await
     }
 
+    async fn used_by_others(&self) -> Result<BTreeSet<String>, RuntimeError> {
+        self.read(Op::ListContainers, Subject::default(), |state| {
+            let others = state.world.containers.values().filter(|container| !container.marked);
+            Ok(others.map(|container| container.config.image.name.clone()).collect())
+        })
+        .await
+    }
+
     async fn pull(&self, req: PullRequest<'_>, progress: &dyn PullProgress) -> Result<ImageId, RuntimeError> {
         let name = &req.image.name;
         let mut subject = of_image(name);

@@ -438,3 +438,14 @@ fn of_a_pod_stopped_for_good_the_ends_are_shown() {
     assert_eq!(status.phase.as_deref(), Some("Failed"));
     assert_eq!(states(&status.container_statuses.unwrap()[0]).0, "3");
 }
+
+#[test]
+fn a_program_that_outlived_a_child_killed_for_memory_ended_by_what_ended_it() {
+    for (code, told) in [(137, "OOMKilled"), (143, "Error"), (1, "Error"), (0, "OOMKilled")] {
+        let mut end = exited("a", "app", 0, code);
+        end.reason = "OOMKilled".to_owned();
+        let status = only(&app("Never"), vec![end], &PodStatus::default());
+        let ended = status.state.unwrap().terminated.unwrap();
+        assert_eq!((ended.exit_code, ended.reason.as_deref()), (code, Some(told)));
+    }
+}
