@@ -218,6 +218,7 @@ impl Pass<'_> {
             }
             return Ok(None);
         }
+        self.learn_of_others(now).await?;
         self.list(now).await?;
         let mut named = Named::default();
         self.protect(&mut named, now).await?;
@@ -367,12 +368,8 @@ impl Pass<'_> {
         texts
     }
 
-    async fn list(&mut self, now: Instant) -> Result<(), GcError> {
-        let listed = self.call("list_images", self.collector.images.list()).await;
-        let images = listed.map_err(|source| GcError::Call {
-            what: "cannot list images",
-            source,
-        })?;
+    /// Counts what containers use that are none of ours.
+    async fn learn_of_others(&mut self, now: Instant) -> Result<(), GcError> {
         let others = self
             .call("list_containers", self.collector.images.used_by_others())
             .await;
@@ -381,6 +378,15 @@ impl Pass<'_> {
             source,
         })?;
         self.ledger.used(others, now);
+        Ok(())
+    }
+
+    async fn list(&mut self, now: Instant) -> Result<(), GcError> {
+        let listed = self.call("list_images", self.collector.images.list()).await;
+        let images = listed.map_err(|source| GcError::Call {
+            what: "cannot list images",
+            source,
+        })?;
         self.ledger.present(&images, now);
         Ok(())
     }
