@@ -102,6 +102,7 @@ impl fmt::Debug for Token {
 /// Gives out tokens of service accounts.
 ///
 /// Callers ask whenever they need a token and keep none; a source may hand out the same one again while enough of its life is left.
+/// Errors are logged and shown on pods: none may tell a token.
 ///
 /// # Contract
 /// - Calls may overlap each other, for one request too.
@@ -111,7 +112,6 @@ impl fmt::Debug for Token {
 ///   [`ObjectError::Unavailable`].
 /// - A service account of another UID than that of the request gets no token.
 /// - A call may be dropped at any time and leaves nothing behind.
-/// - No error tells a token: it is logged, and shown on pods.
 #[async_trait]
 pub trait TokenSource: fmt::Debug + Send + Sync + 'static {
     /// A token.

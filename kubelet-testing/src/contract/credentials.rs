@@ -172,7 +172,7 @@ pub async fn calls_may_overlap_each_other(provider: &dyn CredentialProvider, fix
     join_all(calls).await;
 }
 
-/// The same repository gets the same credentials, in the order in which to try them, until they change, whatever else is
+/// The same repository and service account get the same credentials, in the order in which to try them, until they change, whatever else is
 /// asked.
 ///
 /// # Panics
