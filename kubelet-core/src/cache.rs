@@ -351,8 +351,8 @@ impl PodStatusCache {
             .is_some_and(|entry| entry.stale.is_some() || !matches!(&entry.seen, Ok(seen) if seen.is_absent()))
     }
 
-    /// The images of all containers, and those that are mounted into them, under every name that their statuses have for them. Nothing while a pod could not be
-    /// inspected: what it uses is not known.
+    /// The images of all containers, and those that are mounted into them, under every name that their statuses have for
+    /// them. Nothing while a pod could not be inspected: what it uses is not known.
     pub(crate) fn images_in_use(&self) -> Option<BTreeSet<String>> {
         let state = lock(&self.state);
         let mut names = BTreeSet::new();

@@ -51,7 +51,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ContainerGcPolicy {
-    /// Dead containers made less than this ago stay, and do not count. Zero. `--minimum-container-ttl-duration`.
+    /// Dead containers made less than this ago stay, and do not count. Zero. `--minimum-container-ttl-duration`. Those of a pod
+    /// that ends stay until it leaves the node, since nobody syncs it any more.
     pub min_age: Duration,
     /// How many of each name of a pod stay; `None`: any number. 1. `--maximum-dead-containers-per-container`, where any number
     /// is negative.

@@ -115,8 +115,8 @@ impl ContainerSyncer {
             name: c.name.clone(),
             created_at: c.created_at,
             spare: {
-                let newer = observed.of_name(&c.name).take_while(|newer| newer.id != c.id);
-                newer.into_iter().any(|newer| newer.state != ContainerState::Created)
+                let mut newer = observed.of_name(&c.name).take_while(|newer| newer.id != c.id);
+                newer.any(|newer| newer.state != ContainerState::Created)
             },
         });
         self.dead.note(&observed.uid, dead.collect());

@@ -114,7 +114,7 @@ impl ContainerSyncer {
         Ok(volumes)
     }
 
-    /// The image volumes that a container mounts, if all of them are there. Source: kubelet 1.36.
+    /// The image volumes that a container mounts, if all of them are there; one that was not looked at in this sync is got now.
     pub(super) async fn mounted_images(
         &self,
         cx: &StepContext,

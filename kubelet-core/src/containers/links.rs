@@ -16,7 +16,7 @@ use crate::syncer::PodWork;
 /// What is known of a pod's links.
 #[derive(Debug, Default)]
 pub(super) struct PodLinks {
-    /// The containers whose logs were linked in this life of the agent, and that are there.
+    /// The containers that are there and whose logs this life of the agent has linked, or tried to: each is tried once.
     linked: BTreeSet<ContainerId>,
     /// It was synced in this life.
     synced: bool,
