@@ -30,6 +30,7 @@ mod objects;
 mod observation;
 mod pleg;
 mod pod;
+mod probes;
 mod provider;
 mod quantity;
 mod resources;
@@ -105,6 +106,7 @@ pub use pod::{
     ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy,
     container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
+pub use probes::{GrpcProbe, HttpProbe, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober, TcpProbe};
 pub use provider::{PodProvider, ProvidedPod, ProviderError, ProviderHint, ResolvedPod};
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
 pub use resources::{
