@@ -19,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::ids::{ContainerId, SandboxId};
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, ContainerView, PodRecord};
+use crate::probes::PodProbes;
 use crate::runtime::ContainerState;
 
 use init::Initialization;
@@ -35,6 +36,8 @@ pub struct ActionInputs<'a> {
     pub initialized_in: Option<&'a SandboxId>,
     /// Whether a restart of all containers has begun and its condition is still true.
     pub restarting_all: bool,
+    /// What the probes of its containers have come to; nothing: they are taken for passed.
+    pub probes: Option<&'a PodProbes>,
     /// How many ended containers of each name stay, the newest; nothing: all. 1.
     pub dead_per_name: Option<u32>,
     /// Ended containers made after this stay too, and do not count.
@@ -46,6 +49,7 @@ impl Default for ActionInputs<'_> {
         Self {
             initialized_in: None,
             restarting_all: false,
+            probes: None,
             dead_per_name: Some(1),
             dead_made_after: None,
         }
@@ -63,6 +67,13 @@ impl<'a> ActionInputs<'a> {
     #[must_use]
     pub fn with_initialized_in(mut self, sandbox: &'a SandboxId) -> Self {
         self.initialized_in = Some(sandbox);
+        self
+    }
+
+    /// With what the pod's probes have come to.
+    #[must_use]
+    pub fn with_probes(mut self, probes: &'a PodProbes) -> Self {
+        self.probes = Some(probes);
         self
     }
 
@@ -151,6 +162,10 @@ pub enum ContainerKillCause {
     Superfluous,
     /// Its image changed.
     DefinitionChanged,
+    /// Its liveness probe has failed.
+    Liveness,
+    /// Its startup probe has failed.
+    Startup,
     /// The runtime cannot tell how it is; it has to be down before another of its name starts.
     UnknownState,
 }

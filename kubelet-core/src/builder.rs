@@ -19,6 +19,7 @@ use crate::kubelet::OnStop;
 use crate::logs::LogRotation;
 use crate::metrics::MetricSource;
 use crate::objects::ObjectSource;
+use crate::probes::Prober;
 use crate::runnable::Runnable;
 use crate::settings::{ResourceSettings, Settings, UserNamespaceSettings};
 use crate::source::PodSource;
@@ -90,6 +91,7 @@ pub struct KubeletBuilder {
     resources: ResourceSettings,
     user_namespaces: UserNamespaceSettings,
     allocator: Option<Arc<dyn ResourceAllocator>>,
+    prober: Option<Arc<dyn Prober>>,
     settings: Settings,
     log_rotation: LogRotation,
     /// What was said of the links to logs.
@@ -130,6 +132,7 @@ impl KubeletBuilder {
             resources: ResourceSettings::default(),
             user_namespaces: UserNamespaceSettings::default(),
             allocator: None,
+            prober: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             container_logs: None,
@@ -141,6 +144,12 @@ impl KubeletBuilder {
     /// Adds a source of pods. Repeatable.
     pub fn source(mut self, source: impl PodSource) -> Self {
         self.sources.push(Arc::new(source));
+        self
+    }
+
+    /// Who carries out HTTP, TCP and gRPC probes; without one, pods that have such are refused. Commands as probes need none.
+    pub fn prober(mut self, prober: impl Prober) -> Self {
+        self.prober = Some(Arc::new(prober));
         self
     }
 

@@ -40,6 +40,7 @@ use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
 use crate::objects::ObjectSource;
 use crate::pleg::PodLifecycleEventGenerator;
+use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
@@ -105,6 +106,7 @@ struct RuntimeAbilities {
 pub(crate) struct ContainerSyncer {
     runtime: Arc<dyn ContainerRuntime>,
     images: ImageManager,
+    probes: Arc<ProbeManager>,
     node: NodeParts,
     /// What is remembered of each pod, for as long as it is on the node.
     memory: Mutex<BTreeMap<PodUid, Arc<Mutex<PodMemory>>>>,
@@ -118,12 +120,13 @@ pub(crate) struct ContainerSyncer {
 }
 
 impl ContainerSyncer {
-    pub(crate) fn new(parts: &RuntimeParts, images: ImageParts, node: NodeParts) -> Self {
+    pub(crate) fn new(parts: &RuntimeParts, images: ImageParts, probes: Arc<ProbeManager>, node: NodeParts) -> Self {
         let images = ImageManager::new(parts.images.clone(), node.objects.clone(), images, &node.settings);
         let permits = StartPermits::new(node.settings.start_limits.clone());
         Self {
             runtime: parts.runtime.clone(),
             images,
+            probes,
             node,
             memory: Mutex::new(BTreeMap::new()),
             network_not_ready: Mutex::new(None),
@@ -226,6 +229,7 @@ impl PodSyncer for ContainerSyncer {
 
     fn forget(&self, uid: &PodUid) {
         self.dead.forget(uid);
+        self.probes.forget(uid);
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 

@@ -398,6 +398,9 @@ impl KubeletHandle {
         if let Some(images) = &self.parts.image_gc {
             images.collect(&mut metrics);
         }
+        if let Some(probes) = &self.parts.shared.probes {
+            probes.collect(&mut metrics);
+        }
         self.parts.shared.ledger.collect(&mut metrics);
         self.parts.shared.statuses.collect(&mut metrics);
         for source in &self.parts.metric_sources {

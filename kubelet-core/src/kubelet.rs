@@ -226,6 +226,16 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         }
         .in_current_span(),
     );
+    if let Some(probes) = shared.probes.clone() {
+        let stop = stop_rest.clone();
+        tasks.spawn(
+            async move {
+                probes.run(stop).await;
+                Ended::Other
+            }
+            .in_current_span(),
+        );
+    }
     if let Some(rotator) = parts.log_rotator {
         let rotating = rotator.run(stop_rest.clone());
         tasks.spawn(

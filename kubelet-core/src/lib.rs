@@ -106,7 +106,10 @@ pub use pod::{
     ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy,
     container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
-pub use probes::{GrpcProbe, HttpProbe, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober, TcpProbe};
+pub use probes::{
+    ContainerProbes, GrpcProbe, HttpProbe, PodProbes, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober,
+    TcpProbe,
+};
 pub use provider::{PodProvider, ProvidedPod, ProviderError, ProviderHint, ResolvedPod};
 pub use quantity::{ParseQuantityError, Quantity, QuantityFormat};
 pub use resources::{

@@ -34,6 +34,9 @@ pub struct Settings {
     pub log_check_period: Duration,
     /// Publishes of statuses under way at once, per sink. 8.
     pub parallel_publishes: usize,
+    /// How many runs of probes may be under way at once; one pod gets an eighth of them. What is due beyond that waits. 1024,
+    /// where upstream has no bound.
+    pub parallel_probes: usize,
     /// How many sandboxes and containers are made and started at a time.
     pub start_limits: StartLimits,
     /// How many dead containers stay.
@@ -128,6 +131,7 @@ impl Default for Settings {
             registry_burst: 10,
             log_check_period: Duration::from_secs(10),
             parallel_publishes: 8,
+            parallel_probes: 1024,
             start_limits: StartLimits::default(),
             container_gc: ContainerGcPolicy::default(),
         }

@@ -20,6 +20,8 @@ pub enum Wake {
     Capacity,
     /// Somebody asked.
     Asked,
+    /// Probes of its containers have come to another result.
+    Probe,
 }
 
 impl Wake {
@@ -29,6 +31,7 @@ impl Wake {
             Self::Object => 1,
             Self::Capacity => 2,
             Self::Asked => 3,
+            Self::Probe => 4,
         }
     }
 }
@@ -55,7 +58,7 @@ impl fmt::Debug for Wakes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set()
             .entries(
-                [Wake::Runtime, Wake::Object, Wake::Capacity, Wake::Asked]
+                [Wake::Runtime, Wake::Object, Wake::Capacity, Wake::Asked, Wake::Probe]
                     .into_iter()
                     .filter(|cause| self.contains(*cause)),
             )

@@ -17,6 +17,8 @@ mod engine {
     mod log_links;
     mod node_faults;
     mod object_faults;
+    mod probe_faults;
+    mod probes;
     mod repetition;
     mod restart_faults;
     mod runtime_faults;

@@ -3,7 +3,7 @@
 use super::view::{View, kill, kill_unknown};
 use super::{ContainerKillCause, PodActions};
 use crate::observation::ObservedContainer;
-use crate::pod::{ContainerKind, ContainerView, RestartPolicy, should_restart_exited};
+use crate::pod::{ContainerKind, ContainerView, should_restart_exited};
 use crate::runtime::ContainerState;
 
 /// How far a pod's init containers are.
@@ -49,8 +49,7 @@ pub(super) fn decide(view: &View<'_>, actions: &mut PodActions) -> Initializatio
             (ContainerState::Created, _) | (ContainerState::Exited, true) => starts.push(index),
             (ContainerState::Running, false) => {}
             (ContainerState::Running, true) => {
-                // A startup probe that has not succeeded yet holds the next one up from here on.
-                passed = true;
+                passed = view.has_come_up(container, seen);
                 if let Some(why) = stop_sidecar(view, seen) {
                     kills.push(why);
                     starts.push(index);
@@ -62,7 +61,7 @@ pub(super) fn decide(view: &View<'_>, actions: &mut PodActions) -> Initializatio
                 Outcome::FailedForGood => return Initialization::Failed,
             },
             (ContainerState::Unknown, _) => {
-                if !is_sidecar && !restarts_by_policy(view, container) {
+                if !is_sidecar && !view.restarts_by_policy(container) {
                     return Initialization::Failed;
                 }
                 kills.push(kill_unknown(container, seen));
@@ -106,15 +105,15 @@ pub(super) fn has_failed_for_good(view: &View<'_>) -> bool {
         })
 }
 
-/// Why a sidecar that runs is stopped and started again. Liveness and resizes will be asked here.
+/// Why a sidecar that runs is stopped and started again.
 fn stop_sidecar(view: &View<'_>, seen: &ObservedContainer) -> Option<super::KillAction> {
-    view.definition_changed(seen).then(|| {
-        kill(
-            seen,
-            ContainerKillCause::DefinitionChanged,
-            format!("Init container {} definition changed", seen.name),
-        )
-    })
+    let name = &seen.name;
+    if view.definition_changed(seen) {
+        let message = format!("Init container {name} definition changed");
+        return Some(kill(seen, ContainerKillCause::DefinitionChanged, message));
+    }
+    let (cause, probe) = view.failed_probe(seen)?;
+    Some(kill(seen, cause, format!("Init container {name} failed {probe} probe")))
 }
 
 /// What the end of an init container means.
@@ -134,11 +133,6 @@ fn outcome(view: &View<'_>, container: &ContainerView<'_>, seen: &ObservedContai
     let policy = view.pod.facts().restart_policy;
     let again = should_restart_exited(container, policy, seen.exit_code)
         // By exit code 0 `OnFailure` would not try again, though this is a failure.
-        || (seen.exit_code == 0 && restarts_by_policy(view, container));
+        || (seen.exit_code == 0 && view.restarts_by_policy(container));
     if again { Outcome::Again } else { Outcome::FailedForGood }
-}
-
-/// Whether a failed container is tried again by policy alone, without its rules.
-fn restarts_by_policy(view: &View<'_>, container: &ContainerView<'_>) -> bool {
-    RestartPolicy::of_container(container, view.pod.facts().restart_policy) != RestartPolicy::Never
 }

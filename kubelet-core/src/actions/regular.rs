@@ -3,7 +3,7 @@
 use super::view::{View, kill, kill_unknown};
 use super::{ContainerKillCause, KillAction, PodActions};
 use crate::observation::ObservedContainer;
-use crate::pod::{ContainerView, RestartPolicy, should_restart};
+use crate::pod::{ContainerView, should_restart};
 use crate::runtime::ContainerState;
 
 /// Decides on the regular containers of a pod that is initialised. Says whether the pod goes on: whether any is kept or
@@ -44,21 +44,33 @@ fn verdict(view: &View<'_>, container: &ContainerView<'_>) -> (Option<KillAction
     }
     if view.is_elsewhere(seen) {
         // It is among the strays, and its exit code is not known yet.
-        let policy = RestartPolicy::of_container(container, pod.facts().restart_policy);
-        return (None, start_if(policy != RestartPolicy::Never && !pod.is_deleted()));
+        return (None, start_if(view.restarts_by_policy(container) && !pod.is_deleted()));
     }
-    match stop_running(view, seen) {
+    match stop_running(view, container, seen) {
         Some((why, then)) => (Some(why), then),
         None => (None, Then::Keep),
     }
 }
 
-/// Why a container that runs is stopped, and what comes then. Probes and resizes will be asked here, after the
-/// definition.
-fn stop_running(view: &View<'_>, seen: &ObservedContainer) -> Option<(KillAction, Then)> {
-    view.definition_changed(seen).then(|| {
+/// Why a container that runs is stopped, and what comes then.
+fn stop_running(
+    view: &View<'_>,
+    container: &ContainerView<'_>,
+    seen: &ObservedContainer,
+) -> Option<(KillAction, Then)> {
+    if view.definition_changed(seen) {
         let message = format!("Container {} definition changed, will be restarted", seen.name);
         // Whatever the restart policy: the new definition never ran.
-        (kill(seen, ContainerKillCause::DefinitionChanged, message), Then::Start)
-    })
+        return Some((kill(seen, ContainerKillCause::DefinitionChanged, message), Then::Start));
+    }
+    let (cause, probe) = view.failed_probe(seen)?;
+    // How it ends is no matter of its restart rules: it was stopped from outside.
+    let again = view.restarts_by_policy(container) && !view.pod.is_deleted();
+    let (suffix, then) = if again {
+        (", will be restarted", Then::Start)
+    } else {
+        ("", Then::Nothing)
+    };
+    let message = format!("Container {} failed {probe} probe{suffix}", seen.name);
+    Some((kill(seen, cause, message), then))
 }

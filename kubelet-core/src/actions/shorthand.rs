@@ -7,10 +7,12 @@ use crate::ids::{ContainerId, PodUid, SandboxId};
 use crate::jiff::Timestamp;
 use crate::observation::{ObservedContainer, ObservedSandbox, PodObservation};
 use crate::pod::{PodRecord, container_hash};
+use crate::probes::{ContainerProbes, PodProbes};
 use crate::runtime::{ContainerState, SandboxState};
 
 /// A pod such as `OnFailure: i:setup s:proxy c:app/Never/42 e:debug`: its restart policy, then its containers: init,
-/// sidecar, regular or ephemeral, each with its own policy and the exit code that restarts all, if any.
+/// sidecar, regular or ephemeral, each with its own policy, the exit code that restarts all, if any, and its probes: `u` for
+/// startup, `l` for liveness.
 pub(super) fn pod(text: &str) -> PodRecord {
     pod_with(text, json!({}))
 }
@@ -25,10 +27,14 @@ pub(super) fn pod_with(text: &str, more: Value) -> PodRecord {
         if let Some(policy) = parts.next().or((kind == "s").then_some("Always")) {
             value["restartPolicy"] = policy.into();
         }
-        if let Some(code) = parts.next() {
+        if let Some(code) = parts.next().filter(|code| !code.is_empty()) {
             let code: i32 = code.parse().unwrap();
             value["restartPolicyRules"] =
                 json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [code]}}]);
+        }
+        for probe in parts.next().unwrap_or_default().chars() {
+            let field = if probe == 'u' { "startupProbe" } else { "livenessProbe" };
+            value[field] = json!({"exec": {"command": ["true"]}});
         }
         let list = match kind {
             "i" | "s" => "initContainers",
@@ -57,6 +63,26 @@ pub(super) fn seen(sandboxes: &str, containers: &str) -> PodObservation {
         .map(container)
         .collect();
     observed
+}
+
+/// What probes have come to, of containers such as `app#1 !l` or `app#1 u`.
+pub(super) fn probes(containers: &str) -> PodProbes {
+    let list = containers
+        .split(',')
+        .map(str::split_whitespace)
+        .filter_map(|mut words| {
+            let mut of = ContainerProbes::new(ContainerId::from(words.next()?));
+            for word in words {
+                match word {
+                    "u" => of.startup = Some(true),
+                    "!u" => of.startup = Some(false),
+                    "l" => of.liveness = Some(true),
+                    _ => of.liveness = Some(false),
+                }
+            }
+            Some(of)
+        });
+    PodProbes::new(list.collect())
 }
 
 fn sandbox(text: &str) -> ObservedSandbox {
@@ -111,6 +137,8 @@ pub(super) fn text(actions: &PodActions) -> String {
             ContainerKillCause::Superfluous => "superfluous",
             ContainerKillCause::DefinitionChanged => "changed",
             ContainerKillCause::UnknownState => "unknown",
+            ContainerKillCause::Liveness => "liveness",
+            ContainerKillCause::Startup => "startup",
         };
         words.push(format!("kill:{}({why})", kill.id));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::shorthand::{pod, pod_with, seen, text};
+use super::shorthand::{pod, pod_with, probes, seen, text};
 use super::{ActionInputs, compute_pod_actions};
 use crate::ids::SandboxId;
 
@@ -23,6 +23,74 @@ fn check(table: &str) {
         let actions = compute_pod_actions(&pod(spec), &seen(sandboxes, containers), &ActionInputs::new());
         assert_eq!(text(&actions), want, "{spec}: {title}");
     }
+}
+
+/// The same with one more field: what probes have come to. All containers are in the sandbox `s0`.
+fn check_probes(table: &str) {
+    let mut spec = "";
+    for line in table.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let fields: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [title, containers, results, want] = fields[..] else {
+            assert_eq!(fields.len(), 1, "{line}");
+            spec = line;
+            continue;
+        };
+        let in_sandbox: Vec<String> = containers.split(',').map(|one| format!("{one} s0")).collect();
+        let observed = seen("s0", &in_sandbox.join(","));
+        let results = probes(results);
+        let inputs = ActionInputs::new().with_probes(&results);
+        let actions = compute_pod_actions(&pod(spec), &observed, &inputs);
+        let done = text(&actions);
+        let done: Vec<&str> = done.split_whitespace().filter(|word| *word != "keep:s0").collect();
+        assert_eq!(done.join(" "), want, "{spec}: {title}");
+    }
+}
+
+#[test]
+fn what_failed_probes_do() {
+    check_probes(
+        "
+        Always: c:app/Always//ul
+            nothing known yet | app#0 running | app#0 |
+            all is well | app#0 running | app#0 u l |
+            not alive | app#0 running | app#0 u !l | kill:app#0(liveness) start:app
+            did not come up | app#0 running | app#0 !u | kill:app#0(startup) start:app
+            what is said of another one does not count | app#1 running | app#0 u !l |
+            the definition goes first | app#0 running stale | app#0 u !l | kill:app#0(changed) start:app
+            it has ended meanwhile | app#0 exited:1 | app#0 u !l | start:app
+        OnFailure: c:app/OnFailure//l
+            on failure too | app#0 running | app#0 !l | kill:app#0(liveness) start:app
+        Never: c:app/Never//l c:b
+            never again | app#0 running, b#0 running | app#0 !l | kill:app#0(liveness)
+        Never: c:app/Never//l
+            and nothing else is left | app#0 running | app#0 !l | kill-pod
+        Never: c:app/Always//l
+            its own policy counts | app#0 running | app#0 !l | kill:app#0(liveness) start:app
+        Never: c:app/Never/1/l
+            its rules do not | app#0 running | app#0 !l | kill-pod
+        ",
+    );
+}
+
+#[test]
+fn what_the_probes_of_sidecars_do() {
+    check_probes(
+        "
+        Always: s:a/Always//u s:b c:app
+            the next one waits until it has come up | a#0 running | a#0 |
+            then it starts | a#0 running | a#0 u | init:b
+            it did not come up | a#0 running | a#0 !u | kill:a#0(startup) init:a
+        Always: s:a/Always//u c:app
+            the last one holds the regular containers up | a#0 running | a#0 |
+            until it has come up | a#0 running | a#0 u | start:app
+            but not those that ran before it was started again | a#1 running, app#0 exited:1 | a#1 | start:app
+        Never: s:a/Always//u c:app
+            it is started again whatever the pod's policy | a#0 running | a#0 !u | kill:a#0(startup) init:a
+        Always: s:a/Always//l s:b c:app
+            liveness holds nobody up | a#0 running | a#0 | init:b
+            not alive | a#0 running, b#0 running, app#0 running | a#0 !l | kill:a#0(liveness) init:a
+        ",
+    );
 }
 
 #[test]

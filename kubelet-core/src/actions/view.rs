@@ -3,7 +3,8 @@
 use super::{ActionInputs, ContainerKillCause, KillAction, StartAction};
 use crate::ids::SandboxId;
 use crate::observation::{ObservedContainer, PodObservation};
-use crate::pod::{ContainerView, PodRecord};
+use crate::pod::{ContainerView, PodRecord, RestartPolicy};
+use crate::probes::{PodProbes, ProbeKind, probe_of};
 use crate::runtime::ContainerState;
 
 /// A pod, what was seen of it, and the sandbox that stays, if one does.
@@ -117,6 +118,29 @@ impl<'a> View<'a> {
             (Some(hash), Some(facts)) => hash != facts.hash,
             _ => false,
         }
+    }
+
+    /// The probe for which a container that runs is to be stopped, as a cause and as a word.
+    pub(super) fn failed_probe(&self, seen: &ObservedContainer) -> Option<(ContainerKillCause, &'static str)> {
+        let failed = |kind| PodProbes::of(self.now.probes, seen, kind) == Some(false);
+        if failed(ProbeKind::Liveness) {
+            Some((ContainerKillCause::Liveness, "liveness"))
+        } else if failed(ProbeKind::Startup) {
+            Some((ContainerKillCause::Startup, "startup"))
+        } else {
+            None
+        }
+    }
+
+    /// Whether a sidecar that runs has come up, so that the next one may start.
+    pub(super) fn has_come_up(&self, container: &ContainerView<'_>, seen: &ObservedContainer) -> bool {
+        let Some(probes) = self.now.probes else { return true };
+        probe_of(container, ProbeKind::Startup).is_none() || probes.get(seen, ProbeKind::Startup) == Some(true)
+    }
+
+    /// Whether a container that has failed is started again by policy alone, without its rules.
+    pub(super) fn restarts_by_policy(&self, container: &ContainerView<'_>) -> bool {
+        RestartPolicy::of_container(container, self.pod.facts().restart_policy) != RestartPolicy::Never
     }
 
     /// The order to start a container: the one that was made and never started if it is the newest, of the present

@@ -22,6 +22,7 @@ use crate::kubelet::{Kubelet, Observer, RunParts};
 use crate::logs::{LogPaths, default_links_dir};
 use crate::objects::{ObjectKind, ObjectSource};
 use crate::pleg::PlegHealth;
+use crate::probes::{ProbeManager, ProbeParts};
 use crate::runnable::NodeContext;
 use crate::settings::SwapBehavior;
 use crate::signals::pod_signals;
@@ -188,7 +189,7 @@ impl KubeletBuilder {
             Kind::Containers(containers) => Some(containers.parts.images.clone()),
             Kind::WholePods(_) => None,
         };
-        let (syncer, observer, runtime, generator): (Arc<dyn PodSyncer>, _, _, _) = match &self.backend.0 {
+        let (syncer, observer, runtime, generator, probes): (Arc<dyn PodSyncer>, _, _, _, _) = match &self.backend.0 {
             Kind::Containers(containers) => {
                 let images = ImageParts {
                     credentials: self.image_credentials.clone(),
@@ -224,14 +225,24 @@ impl KubeletBuilder {
                 };
                 let runtime = containers.parts.runtime.clone();
                 let generator = containers.generator.clone();
+                let probes = Arc::new(ProbeManager::new(ProbeParts {
+                    runtime: runtime.clone(),
+                    prober: self.prober.clone(),
+                    signals: signals.clone(),
+                    events: self.events.clone(),
+                    clock: self.clock.clone(),
+                    random: self.random.clone(),
+                    parallel: self.settings.parallel_probes,
+                }));
                 (
-                    Arc::new(ContainerSyncer::new(&containers.parts, images, node)),
+                    Arc::new(ContainerSyncer::new(&containers.parts, images, probes.clone(), node)),
                     Observer::Generator {
                         generator: generator.clone(),
                         runtime: runtime.clone(),
                     },
                     Some(runtime),
                     Some(generator),
+                    Some(probes),
                 )
             }
             Kind::WholePods(pods) => (
@@ -246,6 +257,7 @@ impl KubeletBuilder {
                     provider: pods.provider.clone(),
                     poll_period: pods.poll_period,
                 },
+                None,
                 None,
                 None,
             ),
@@ -296,8 +308,8 @@ impl KubeletBuilder {
             syncer,
             cache,
             relist,
-
             statuses,
+            probes,
             checkpoints: Checkpoints::new(state),
             files,
             events: self.events.clone(),
@@ -368,6 +380,8 @@ impl KubeletBuilder {
             if let Some(objects) = &self.objects {
                 abilities = abilities.with_source(&**objects);
             }
+            abilities.exec_probes = true;
+            abilities.network_probes = self.prober.is_some();
             handlers.push(Arc::new(AbsentParts::new(abilities)));
         }
         handlers.extend(self.admit.iter().cloned());

@@ -266,6 +266,9 @@ impl ContainerSyncer {
                 () = grace.expired() => {}
             }
         }
+        if let Some(pod) = pod {
+            self.probes.before_stop(pod.uid(), id).await;
+        }
         self.stop_within(cx, id, &mut grace).await
     }
 

@@ -10,10 +10,13 @@ use super::ContainerSyncer;
 use super::ground::Ground;
 use super::start::Started;
 use super::start_error::StartError;
-use crate::actions::{ActionInputs, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions};
+use crate::actions::{
+    ActionInputs, ContainerKillCause, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions,
+};
 use crate::event::{Event, EventSubject, EventType};
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
+use crate::probes::{ProbeKind, probe_of};
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
 
 /// From how many unknown outcomes in a row on they are shown.
@@ -102,6 +105,10 @@ impl ContainerSyncer {
         if is_restarting_all(&work.status) {
             inputs = inputs.with_restarting_all();
         }
+        let probes = self.probes.results(work.pod.uid());
+        if let Some(probes) = &probes {
+            inputs = inputs.with_probes(probes);
+        }
         let mut actions = compute_pod_actions(&work.pod, &work.observed, &inputs);
         if actions.reset.is_empty() {
             self.bound_dead(&work.observed, &mut actions);
@@ -147,16 +154,10 @@ impl ContainerSyncer {
     }
 
     async fn kill_unwanted(&self, cx: &StepContext, pod: &PodRecord, kill: &KillAction) -> Result<(), SyncError> {
-        self.kill_one(
-            cx,
-            pod,
-            &kill.id,
-            &kill.name,
-            &kill.message,
-            pod.facts().termination_grace,
-        )
-        .await
-        .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
+        let grace = grace_of(pod, kill);
+        self.kill_one(cx, pod, &kill.id, &kill.name, &kill.message, grace)
+            .await
+            .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
     }
 
     /// Removes leftovers that nothing needs any more, so that a crash loop piles nothing up. A failure is no reason to
@@ -280,6 +281,19 @@ impl Outcome {
             }),
         }
     }
+}
+
+/// How much time a container gets to end. Source: kubelet 1.36, `kuberuntime_container.go`.
+fn grace_of(pod: &PodRecord, kill: &KillAction) -> Duration {
+    let kind = match kill.cause {
+        ContainerKillCause::Liveness => Some(ProbeKind::Liveness),
+        ContainerKillCause::Startup => Some(ProbeKind::Startup),
+        _ => None,
+    };
+    let own = kind
+        .and_then(|kind| probe_of(&pod.container(&kill.name)?, kind)?.termination_grace_period_seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok());
+    own.map_or(pod.facts().termination_grace, Duration::from_secs)
 }
 
 /// Whether the pod's status says that all its containers are being restarted.

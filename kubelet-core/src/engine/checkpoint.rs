@@ -2,7 +2,8 @@
 //! which a node may lack.
 //!
 //! A checkpoint is the pod's last status, written before that status is published when it says something that must
-//! never be unsaid: a final phase, a higher restart count, or that a pod which must not run twice has run.
+//! never be unsaid: a final phase, a higher restart count, what probes have found, or that a pod which must not run twice has
+//! run.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -128,13 +129,16 @@ impl Checkpoints {
     }
 }
 
-/// What a checkpoint must not lose: a pod's final phase, its restart counts, and whether it has started.
+/// What a checkpoint must not lose: a pod's final phase, its restart counts, whether it has started, and what its probes have
+/// found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Essence {
     final_phase: Option<String>,
     restarts: Vec<(String, i32)>,
     has_run: bool,
     has_deadline: bool,
+    /// What the probes of running containers have come to: the runtime cannot tell.
+    probed: Vec<(String, bool, bool)>,
 }
 
 impl Essence {
@@ -156,6 +160,13 @@ impl Essence {
                 .collect(),
             has_run,
             has_deadline: pod.facts().active_deadline.is_some() && status.start_time.is_some(),
+            probed: lists
+                .into_iter()
+                .flatten()
+                .flatten()
+                .filter(|c| pod.facts().has_probes && c.state.as_ref().is_some_and(|state| state.running.is_some()))
+                .map(|c| (c.name.clone(), c.started.unwrap_or(false), c.ready))
+                .collect(),
         }
     }
 

@@ -19,6 +19,7 @@ use crate::files::NodeFiles;
 use crate::ids::PodUid;
 use crate::metrics::{Counter, Histogram};
 use crate::pod::PodRecord;
+use crate::probes::ProbeManager;
 use crate::settings::Settings;
 use crate::status::StatusManager;
 use crate::syncer::{PodSyncer, PodWish, StepNotes};
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     pub(crate) cache: PodStatusCache,
     pub(crate) relist: RelistRequester,
     pub(crate) statuses: StatusManager,
+    /// Nothing where whole pods are handed on: their backend looks after their probes.
+    pub(crate) probes: Option<Arc<ProbeManager>>,
     pub(crate) checkpoints: Checkpoints,
     pub(crate) files: NodeFiles,
     pub(crate) events: Arc<dyn EventSink>,

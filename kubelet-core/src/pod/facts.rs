@@ -56,6 +56,8 @@ pub struct PodFacts {
     pub has_init: bool,
     /// Whether it has sidecars.
     pub has_sidecars: bool,
+    /// Whether any container that may be restarted has probes.
+    pub has_probes: bool,
     /// Whether a restart rule of it can restart all containers.
     pub can_restart_all: bool,
     /// Its containers, in the order of [`ContainerView::all`].
@@ -98,6 +100,9 @@ impl PodFacts {
             active_deadline: seconds(spec.active_deadline_seconds),
             has_init: spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()),
             has_sidecars: ContainerView::init(spec).any(|c| c.kind() == ContainerKind::Sidecar),
+            has_probes: ContainerView::all(spec)
+                .filter(|c| matches!(c.kind(), ContainerKind::Regular | ContainerKind::Sidecar))
+                .any(|c| c.probes().into_iter().any(|probe| probe.is_some())),
             can_restart_all: ContainerView::all(spec).any(|c| {
                 c.restart_rules()
                     .iter()

@@ -12,6 +12,7 @@ use super::reasons::{
 };
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::pod::{ContainerKind, ContainerView, PodRecord, should_restart, should_restart_exited};
+use crate::probes::{ProbeKind, probe_of};
 use crate::runtime::ContainerState;
 
 /// The container statuses of a pod, each list in the order of its spec.
@@ -123,7 +124,7 @@ impl One<'_> {
             None => self.unseen(),
         };
         self.show_failed_start(&mut status, newest);
-        self.set_health(&mut status);
+        self.set_health(&mut status, newest);
         status
     }
 
@@ -317,12 +318,16 @@ impl One<'_> {
     }
 
     /// Without probes a container that runs is started, and one that is started is ready.
-    fn set_health(&self, status: &mut ContainerStatus) {
+    ///
+    /// Source: kubelet 1.36, `prober_manager.go`.
+    fn set_health(&self, status: &mut ContainerStatus, newest: Option<&ObservedContainer>) {
         let started = is_running(status);
         match self.container.kind() {
             ContainerKind::Regular | ContainerKind::Sidecar => {
+                let passes = |kind| newest.is_some_and(|seen| self.passes(seen, kind));
+                let started = started && passes(ProbeKind::Startup);
                 status.started = Some(started);
-                status.ready = started;
+                status.ready = started && passes(ProbeKind::Readiness);
             }
             ContainerKind::Init => {
                 status.started = Some(started);
@@ -333,6 +338,12 @@ impl One<'_> {
                 status.ready = false;
             }
         }
+    }
+
+    /// Whether a probe of the container, if it has such a one, has said so.
+    fn passes(&self, seen: &ObservedContainer, kind: ProbeKind) -> bool {
+        let Some(probes) = self.input.probes else { return true };
+        probe_of(&self.container, kind).is_none() || probes.get(seen, kind) == Some(true)
     }
 
     fn full_id(&self, seen: &ObservedContainer) -> String {

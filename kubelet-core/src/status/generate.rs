@@ -14,6 +14,7 @@ use super::phase::{PhaseFacts, PodPhase, compute_phase, pod_is_terminal};
 use super::reasons::StartReasons;
 use crate::observation::PodObservation;
 use crate::pod::{ContainerView, PodRecord, restart_all_requested};
+use crate::probes::PodProbes;
 use crate::runtime::SandboxState;
 
 static NO_REASONS: StartReasons = BTreeMap::new();
@@ -38,6 +39,8 @@ pub struct StatusInput<'a> {
     pub active_now: Timestamp,
     /// The node's addresses, primary first, as far as they are known. The first, and the first of the other family, count.
     pub host_ips: &'a [IpAddr],
+    /// What the probes of its containers have come to; nothing: they are taken for passed.
+    pub probes: Option<&'a PodProbes>,
     /// All containers are stopped for good, whatever their restart policies say.
     pub terminal: bool,
     /// The pod has no sandbox in which its containers can be started.
@@ -47,7 +50,7 @@ pub struct StatusInput<'a> {
 }
 
 impl<'a> StatusInput<'a> {
-    /// An input without failed starts, host addresses or override, of a pod that has its sandbox and goes on running.
+    /// An input without failed starts, host addresses, probes or override, of a pod that has its sandbox and goes on running.
     #[must_use]
     pub fn new(
         pod: &'a PodRecord,
@@ -65,6 +68,7 @@ impl<'a> StatusInput<'a> {
             now,
             active_now: now,
             host_ips: &[],
+            probes: None,
             terminal: false,
             sandbox_needed: false,
             status_override: None,

@@ -12,6 +12,7 @@ use crate::engine::checkpoint::Essence;
 use crate::engine::shared::Shared;
 use crate::observation::PodObservation;
 use crate::pod::PodRecord;
+use crate::probes::Course;
 use crate::runtime::{ContainerState, SandboxState};
 use crate::status::{
     SetStatus, StartReasons, StatusInput, StatusOverride, active_deadline, final_status, generate_pod_status,
@@ -67,21 +68,30 @@ impl Worker {
         self.previous()
     }
 
-    pub(super) fn status_of(&self, pod: &PodRecord, observed: &PodObservation) -> PodStatus {
+    pub(super) fn status_of(&self, pod: &Arc<PodRecord>, observed: &PodObservation) -> PodStatus {
         self.generate(pod, observed, Ending::No)
     }
 
     /// The status of a pod that is being stopped.
-    pub(super) fn ending_status(&self, pod: &PodRecord, observed: &PodObservation, wish: &PodWish) -> PodStatus {
+    pub(super) fn ending_status(&self, pod: &Arc<PodRecord>, observed: &PodObservation, wish: &PodWish) -> PodStatus {
         self.generate(pod, observed, Ending::Stopping(wish))
     }
 
     /// The status of a pod of which nothing runs any more.
-    pub(super) fn ended_status(&self, pod: &PodRecord, observed: &PodObservation, wish: &PodWish) -> PodStatus {
+    pub(super) fn ended_status(&self, pod: &Arc<PodRecord>, observed: &PodObservation, wish: &PodWish) -> PodStatus {
         self.generate(pod, observed, Ending::Stopped(wish))
     }
 
-    fn generate(&self, pod: &PodRecord, observed: &PodObservation, ending: Ending<'_>) -> PodStatus {
+    /// Also has the probes of what runs followed, since they are part of the status.
+    fn generate(&self, pod: &Arc<PodRecord>, observed: &PodObservation, ending: Ending<'_>) -> PodStatus {
+        let previous = self.previous();
+        let host_ips = self.shared.host_ips();
+        let course = match ending {
+            Ending::No => Course::Running,
+            Ending::Stopping(_) | Ending::Stopped(_) => Course::Ending,
+        };
+        let followed = self.shared.probes.as_ref();
+        let probes = followed.and_then(|probes| probes.follow(pod, observed, &previous, &host_ips, course));
         let (terminal, end) = match ending {
             Ending::No => (false, None),
             Ending::Stopping(wish) => (false, wish.terminate.as_ref()),
@@ -91,11 +101,10 @@ impl Worker {
         if let Some(rejection) = end.and_then(rejection) {
             return rejected_status(pod, &rejection.reason, &rejection.message, self.shared.clock.now());
         }
-        let previous = self.previous();
         let reasons = self.notes.reasons();
-        let host_ips = self.shared.host_ips();
         let runtime_name = self.shared.runtime_name();
         let mut input = StatusInput::new(pod, observed, &previous, &runtime_name, self.shared.clock.now());
+        input.probes = probes.as_deref();
         input.reasons = &reasons;
         input.host_ips = &host_ips;
         input.active_now = self.active_now();

@@ -43,6 +43,7 @@ impl Worker {
         outcome
     }
 
+    /// Also shows what probes find meanwhile: a pod that is being stopped may still be ready.
     pub(super) async fn terminate_step(&mut self, pod: Doomed<'_>) -> Result<(), SyncError> {
         let syncer = self.shared.syncer.clone();
         let cx = self.step_context();
@@ -50,7 +51,11 @@ impl Worker {
             let cx = cx.clone();
             Box::pin(async move { syncer.terminate(&cx, pod).await })
         };
-        self.run_step(cx, step, OnChange::GoOn, None).await
+        let probed = match pod {
+            Doomed::Pod(work) => Some(&work.pod).filter(|pod| pod.facts().has_probes),
+            Doomed::Orphan(_) => None,
+        };
+        self.run_step(cx, step, OnChange::GoOn, probed).await
     }
 
     pub(super) async fn finish_step(&mut self, pod: Doomed<'_>, remains: Remains) -> Result<(), SyncError> {
@@ -97,8 +102,8 @@ impl Worker {
                     if on_change == OnChange::Stop && outdated {
                         cx.stop.cancel();
                     }
-                    if let (OnChange::Stop, Some(pod)) = (on_change, pod) {
-                        self.refresh_during_step(pod).await;
+                    if let Some(pod) = pod {
+                        self.refresh_during_step(pod, on_change).await;
                     }
                 }
             }
@@ -112,11 +117,14 @@ impl Worker {
         outcome
     }
 
-    async fn refresh_during_step(&mut self, pod: &Arc<PodRecord>) {
+    async fn refresh_during_step(&mut self, pod: &Arc<PodRecord>, of: OnChange) {
         let Some(observed) = self.shared.cache.current(&self.uid) else {
             return;
         };
-        let status = self.status_of(pod, &observed);
+        let status = match of {
+            OnChange::Stop => self.status_of(pod, &observed),
+            OnChange::GoOn => self.ending_status(pod, &observed, &self.taken),
+        };
         // A final phase is only drawn from a look that is later than the step.
         if !crate::status::pod_is_terminal(&status) {
             self.publish(pod, status).await;
