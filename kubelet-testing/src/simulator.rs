@@ -4,6 +4,7 @@ mod agent;
 mod checker;
 mod cluster;
 mod dice;
+mod health;
 mod manifests;
 mod rig;
 mod settle;
@@ -41,6 +42,8 @@ pub enum Invariant {
     FinalPhase,
     /// A pod that goes on is not told unready.
     Readiness,
+    /// What is done and told for probes follows from their runs.
+    Probes,
     /// Once faults stop, every wish is met.
     Wish,
     /// Once all is settled nothing is called but relists and checks, and no status is told.

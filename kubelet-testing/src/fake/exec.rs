@@ -12,6 +12,7 @@ use crate::fake::call::{Op, Subject};
 use crate::fake::command;
 use crate::fake::effect::no_container;
 use crate::fake::gate::Passage;
+use crate::fake::journal::Happened;
 use crate::fake::program::Program;
 use crate::fake::world::KILLED;
 
@@ -66,6 +67,12 @@ impl ExecAnswer {
         }
     }
 
+    /// How a command goes by its own words, as it does without a script.
+    #[must_use]
+    pub fn by_words(command: &[String]) -> Self {
+        by_command(command)
+    }
+
     /// Ends after that time.
     #[must_use]
     pub fn after(mut self, after: Duration) -> Self {
@@ -110,6 +117,7 @@ impl FakeRuntime {
             command: req.command.clone(),
             ..Subject::default()
         };
+        let command = req.command.clone();
         let mut passage = Passage::begin(self, Op::Exec, subject, None);
         let result = match req.timeout {
             // Around everything, so that it ends in time whatever the faults are.
@@ -124,6 +132,18 @@ impl FakeRuntime {
             output.stderr.truncate(limit);
             output
         });
+        if let Ok(output) = &result {
+            let success = output.exit_code == 0 && !output.timed_out;
+            let mut state = self.lock();
+            if let Some(container) = state.world.container_number(id) {
+                let ended = || Happened::Execed {
+                    container,
+                    command,
+                    success,
+                };
+                state.world.journal.note(time::Instant::now(), ended);
+            }
+        }
         passage.finish(result)
     }
 }

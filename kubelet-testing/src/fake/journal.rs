@@ -26,6 +26,12 @@ pub(crate) enum Happened {
         op: Op,
         subject: Subject,
     },
+    /// A command in a container ended: well, badly or not in time. Not noted where nobody can tell.
+    Execed {
+        container: u64,
+        command: Vec<String>,
+        success: bool,
+    },
     /// The caller of a call that makes or starts something was told that its outcome is unknown.
     Unknown {
         op: Op,

@@ -7,6 +7,7 @@ mod counts;
 mod grace;
 mod order;
 mod policy;
+mod probes;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,6 +64,8 @@ pub(crate) struct Instance {
     pub(crate) gone: Option<(Instant, By)>,
     /// When the node asked for its end. One life of an agent may ask in vain, and a later one ask anew.
     pub(crate) asks: Vec<Instant>,
+    /// How its probes went.
+    pub(crate) runs: probes::Runs,
 }
 
 impl Instance {
@@ -194,6 +197,7 @@ impl Checker {
                     ended: None,
                     gone: None,
                     asks: Vec::new(),
+                    runs: probes::Runs::new(),
                 };
                 self.check_attempt(at, &instance);
                 self.by_pod.entry(pod.clone()).or_default().push(*container);
@@ -222,6 +226,11 @@ impl Checker {
                 }
                 self.note_gone(*container);
             }
+            Happened::Execed {
+                container,
+                command,
+                success,
+            } => self.note_run(at, *container, command, *success),
             Happened::SandboxDown { .. } | Happened::SandboxGone { .. } | Happened::Reboot => {}
         }
     }

@@ -8,9 +8,8 @@ use std::time::Duration;
 use kubelet_core::jiff::Timestamp;
 use kubelet_core::k8s_openapi::api::core::v1::PodStatus;
 use kubelet_core::{
-    ChannelSource, Clock, Containers, Event, EventSink, Kubelet, MemoryDisk, NodeView, ORPHAN_GRACE, OnStop,
-    PodLifecycleEventGenerator, PodRecord, PodSource, PodUid, Quantity, SeededRandom, Settings, SourceKind, SourceName,
-    StateDir, TokioClock,
+    ChannelSource, Clock, Containers, Kubelet, MemoryDisk, NodeView, ORPHAN_GRACE, OnStop, PodLifecycleEventGenerator,
+    PodRecord, PodSource, PodUid, Quantity, SeededRandom, Settings, SourceKind, SourceName, StateDir, TokioClock,
 };
 use tokio::time::Instant;
 
@@ -18,6 +17,7 @@ use super::agent::{Agent, STOP_WITHIN};
 use super::checker::{Breach, Checker, Ending};
 use super::cluster::{API, Cluster, Gatekeeper, ModelSink, Told};
 use super::dice::Dice;
+use super::health::{ProbeKills, Sickness, kind_of};
 use super::manifests::{FILES, Folder, ManifestSource};
 use super::trace::Trace;
 use super::{Invariant, SimulationReport, SimulationSettings, Violation, WrapRuntime, WrapSource};
@@ -29,14 +29,6 @@ pub(super) const NODE: &str = "node-1";
 /// How many starts are under way at a time at first.
 const AT_FIRST: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
 
-/// Events, which nothing here asks for.
-#[derive(Debug)]
-struct Silent;
-
-impl EventSink for Silent {
-    fn record(&self, _: Event) {}
-}
-
 pub(super) struct Rig<'a, G> {
     pub(super) seed: u64,
     pub(super) settings: SimulationSettings,
@@ -45,6 +37,9 @@ pub(super) struct Rig<'a, G> {
     pub(super) began: Instant,
     pub(super) clock: TokioClock,
     pub(super) fake: FakeRuntime,
+    /// Whose probes fail.
+    pub(super) sickness: Sickness,
+    probe_kills: ProbeKills,
     pub(super) disk: MemoryDisk,
     pub(super) cluster: Cluster,
     pub(super) folder: Folder,
@@ -94,6 +89,8 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             trace: Trace::new(settings.trace_lines),
             began: Instant::now(),
             clock,
+            sickness: Sickness::of(&fake),
+            probe_kills: ProbeKills::default(),
             fake,
             disk: MemoryDisk::new(),
             cluster: Cluster::new(dice.next(), dice.chance(50)),
@@ -171,6 +168,13 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
                 self.checker.happened(at, &happened);
             }
         }
+        for (at, kill) in self.probe_kills.take() {
+            self.trace.line(
+                at,
+                format_args!("  kill  {} {} for {}", kill.pod, kill.container, kill.kind),
+            );
+            self.checker.probe_kills(at, &kill);
+        }
         let violations = self.fake.violations();
         for text in violations.iter().skip(self.known_violations) {
             self.checker.breach(Instant::now(), Invariant::Contract, text.clone());
@@ -221,6 +225,12 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
 
     fn trace_happened(&mut self, at: Instant, happened: &Happened) {
         let text = match happened {
+            // They say nothing, and are many.
+            Happened::Call { op: Op::Exec, subject } if kind_of(&subject.command).is_some() => return,
+            Happened::Execed { success: true, .. } => return,
+            Happened::Execed { container, command, .. } => {
+                format!("c{container} {} failed", command.first().map_or("", String::as_str))
+            }
             Happened::Call { op, subject } => {
                 let pod = subject.pod.as_ref().map_or("", |uid| uid.as_str());
                 let container = subject.container_id.as_ref().map_or("", |id| id.as_str());
@@ -286,7 +296,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             .source(files)
             .admit(self.gate.clone())
             .status_sink(ModelSink(self.cluster.clone()))
-            .events(Silent)
+            .events(self.probe_kills.clone())
             .node_view(node_view())
             .clock(self.clock)
             .random(SeededRandom::new(self.seed ^ self.lives.wrapping_mul(0x9e37_79b9)))

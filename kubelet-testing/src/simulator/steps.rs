@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::{ContainerId, ContainerState, OnStop, PodLifecycleEventGenerator, PodUid, SandboxId, SandboxState};
+use kubelet_core::{
+    ContainerId, ContainerState, OnStop, PodLifecycleEventGenerator, PodUid, ProbeKind, SandboxId, SandboxState,
+};
 use tokio::time::Instant;
 
 use super::cluster::delete;
@@ -47,6 +49,8 @@ enum Action {
     SinkGoes,
     SinkComes,
     SinkSlow,
+    Sicken,
+    Heal,
     ShutGate,
     OpenGate,
     KillAgent,
@@ -137,6 +141,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             (if sink { 0 } else { 2 }, A::SinkGoes),
             (if sink { 8 } else { 0 }, A::SinkComes),
             (2, A::SinkSlow),
+            (6, A::Sicken),
+            (3, A::Heal),
             (2, A::ShutGate),
             (4, A::OpenGate),
             (if self.agent.is_some() { 4 } else { 0 }, A::KillAgent),
@@ -250,6 +256,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 let mut state = self.cluster.lock();
                 state.sink_slow = !state.sink_slow;
             }
+            A::Sicken => self.sicken(),
+            A::Heal => self.sickness.heal(),
             A::ShutGate => self.gate.set(false),
             A::OpenGate => self.gate.set(true),
             A::KillAgent => self.kill_agent().await,
@@ -288,6 +296,45 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             .map(|container| container.id)
             .collect();
         self.dice.pick(&running).cloned()
+    }
+
+    /// Has a probe of some container fail from now on, if it has such a one.
+    fn sicken(&mut self) {
+        let containers = self.fake.containers();
+        let probed: Vec<(PodUid, String, ProbeKind)> = containers
+            .iter()
+            .filter(|container| container.state == ContainerState::Running)
+            .filter_map(|container| {
+                let sandbox = self
+                    .fake
+                    .sandboxes()
+                    .into_iter()
+                    .find(|s| Some(&s.id) == container.sandbox_id.as_ref())?;
+                Some((
+                    self.checker.books.get(&sandbox.pod_uid)?.pod.clone(),
+                    container.name.clone(),
+                ))
+            })
+            .filter_map(|(pod, name)| {
+                let [liveness, readiness, startup] = pod.container(&name)?.probes();
+                let kinds = [
+                    (liveness, ProbeKind::Liveness),
+                    (readiness, ProbeKind::Readiness),
+                    (startup, ProbeKind::Startup),
+                ];
+                let of = kinds.into_iter().filter(|(probe, _)| probe.is_some());
+                Some(
+                    of.map(|(_, kind)| (pod.uid().clone(), name.clone(), kind))
+                        .collect::<Vec<_>>(),
+                )
+            })
+            .flatten()
+            .collect();
+        if let Some((pod, container, kind)) = self.dice.pick(&probed).cloned() {
+            self.trace
+                .line(Instant::now(), format_args!("      {container} of {pod}: {kind} fails"));
+            self.sickness.sicken(pod, container, kind);
+        }
     }
 
     fn some_sandbox(&self) -> Option<SandboxId> {
@@ -571,6 +618,8 @@ fn name_of(action: Action) -> &'static str {
         A::SinkGoes => "SinkGoes",
         A::SinkComes => "SinkComes",
         A::SinkSlow => "SinkSlow",
+        A::Sicken => "Sicken",
+        A::Heal => "Heal",
         A::ShutGate => "ShutGate",
         A::OpenGate => "OpenGate",
         A::KillAgent => "KillAgent",

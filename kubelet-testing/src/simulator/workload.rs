@@ -4,10 +4,11 @@ use kubelet_core::k8s_openapi::api::core::v1::{
     ContainerRestartRule, ContainerRestartRuleOnExitCodes, ExecAction, Lifecycle, LifecycleHandler, Pod,
 };
 
-use kubelet_core::ContainerView;
+use kubelet_core::{ContainerView, ProbeKind};
 
 use super::dice::Dice;
-use crate::pods::{ContainerBuilder, PodBuilder};
+use super::health::command;
+use crate::pods::{ContainerBuilder, PodBuilder, exec_probe};
 
 /// The exit code after which a container with rules asks for a restart of all containers.
 pub(crate) const RESTART_ALL: i32 = 43;
@@ -87,6 +88,29 @@ fn hooks(c: ContainerBuilder, dice: &Dice) -> ContainerBuilder {
     })
 }
 
+/// Commands as probes, which fail as the simulation has them.
+fn probes(c: ContainerBuilder, dice: &Dice) -> ContainerBuilder {
+    let probe = |kind: ProbeKind, failures: u64| {
+        let number = |n: u64| Some(i32::try_from(n).unwrap_or(1));
+        let mut probe = exec_probe([command(kind)], 1);
+        probe.period_seconds = number(dice.between(1, 20));
+        probe.initial_delay_seconds = number(if dice.chance(50) { dice.between(1, 20) } else { 0 });
+        probe.failure_threshold = number(failures);
+        probe
+    };
+    let mut c = c;
+    if dice.chance(60) {
+        c = c.liveness(probe(ProbeKind::Liveness, dice.between(1, 4)));
+    }
+    if dice.chance(60) {
+        c = c.readiness(probe(ProbeKind::Readiness, dice.between(1, 3)));
+    }
+    if dice.chance(40) {
+        c = c.startup(probe(ProbeKind::Startup, dice.between(2, 10)));
+    }
+    c
+}
+
 /// A pod of that name, with a UID of its own if it has one.
 pub(crate) fn pod(dice: &Dice, name: &str, uid: Option<&str>) -> Pod {
     let kind = dice.weighted(
@@ -120,7 +144,10 @@ pub(crate) fn pod(dice: &Dice, name: &str, uid: Option<&str>) -> Pod {
         pod = pod.label(REJECT, "true");
     }
     let with_hooks = dice.chance(10);
+    // Of pods that never end by policy: a stop for a probe is no end.
+    let with_probes = matches!(kind, Kind::Server | Kind::Sidecar) && dice.chance(30);
     let app = |c: ContainerBuilder| {
+        let c = if with_probes { probes(c, dice) } else { c };
         if with_hooks {
             hooks(steady(c, dice), dice)
         } else {
@@ -177,7 +204,10 @@ pub(crate) fn pod(dice: &Dice, name: &str, uid: Option<&str>) -> Pod {
             }
         }
         Kind::Sidecar => {
-            pod = pod.sidecar("proxy", |c| steady(c, dice));
+            pod = pod.sidecar("proxy", |c| {
+                let c = steady(c, dice);
+                if with_probes { probes(c, dice) } else { c }
+            });
             if dice.chance(50) {
                 pod = pod.init("init-0", |c| c.args(["exit=0", "after=3s"]));
             }

@@ -7,6 +7,7 @@ use kubelet_core::{ContainerKind, PodUid, pod_is_terminal};
 use tokio::time::Instant;
 
 use super::Checker;
+use super::probes::{Started, started};
 use crate::simulator::Invariant;
 
 /// What was last told of one life of a pod.
@@ -16,6 +17,7 @@ pub(crate) struct Told {
     pub(crate) reason: Option<String>,
     counts: BTreeMap<String, i32>,
     ready: Option<(Instant, bool)>,
+    pub(super) started: Started,
     pub(crate) finished: bool,
     /// The pod was named again while its old life went on: what is told until it is forgotten is of that life.
     old_life: bool,
@@ -49,7 +51,8 @@ impl Checker {
     ///
     /// - A final phase stays, over restarts of the agent too. Only a rejection of a static pod ends with the agent's life.
     /// - Restart counts do not go back.
-    /// - A pod that was ready is not told unready while all its containers go on and nobody wishes for its end.
+    /// - A pod that was ready is not told unready while all its containers go on, no probe says so, and nobody wishes for its end.
+    /// - What is told of probes follows from their runs.
     pub(crate) fn told(&mut self, at: Instant, uid: &PodUid, status: &PodStatus, finished: bool) {
         let Some(book) = self.books.get(uid) else { return };
         let told = &book.told;
@@ -81,10 +84,12 @@ impl Checker {
             && book.ended.is_none()
             && !pod_is_terminal(status)
             && self.is_undisturbed(uid, since)
+            && !self.has_failed_readiness(uid, since, at)
         {
             let what = format!("pod {uid} was ready, nothing happened to it, and it is not ready");
             found.push((Invariant::Readiness, what));
         }
+        found.extend(self.check_probed(at, uid, status));
         for (invariant, what) in found {
             self.breach(at, invariant, what);
         }
@@ -93,6 +98,7 @@ impl Checker {
             book.told.reason.clone_from(&status.reason);
             book.told.counts = counts;
             book.told.ready = Some((at, ready));
+            book.told.started = started(status);
             book.told.finished = finished;
         }
     }
