@@ -38,6 +38,8 @@ pub struct ActionInputs<'a> {
     pub restarting_all: bool,
     /// What the probes of its containers have come to; nothing: they are taken for passed.
     pub probes: Option<&'a PodProbes>,
+    /// Running containers that have to be started anew to get other resources.
+    pub restart_to_resize: &'a [ContainerId],
     /// How many ended containers of each name stay, the newest; nothing: all. 1.
     pub dead_per_name: Option<u32>,
     /// Ended containers made after this stay too, and do not count.
@@ -50,6 +52,7 @@ impl Default for ActionInputs<'_> {
             initialized_in: None,
             restarting_all: false,
             probes: None,
+            restart_to_resize: &[],
             dead_per_name: Some(1),
             dead_made_after: None,
         }
@@ -74,6 +77,13 @@ impl<'a> ActionInputs<'a> {
     #[must_use]
     pub fn with_probes(mut self, probes: &'a PodProbes) -> Self {
         self.probes = Some(probes);
+        self
+    }
+
+    /// With containers that have to be started anew to get other resources.
+    #[must_use]
+    pub fn with_restart_to_resize(mut self, containers: &'a [ContainerId]) -> Self {
+        self.restart_to_resize = containers;
         self
     }
 
@@ -166,6 +176,8 @@ pub enum ContainerKillCause {
     Liveness,
     /// Its startup probe has failed.
     Startup,
+    /// It gets other resources only by a start anew.
+    Resize,
     /// The runtime cannot tell how it is; it has to be down before another of its name starts.
     UnknownState,
 }

@@ -13,6 +13,7 @@ mod kill;
 mod links;
 mod memory;
 mod permits;
+mod resize;
 mod resolver;
 mod resources;
 mod runtime_class;

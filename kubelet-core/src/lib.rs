@@ -143,8 +143,8 @@ pub use status::{
     read_termination_message, reason, rejected_status, waiting_status,
 };
 pub use syncer::{
-    AcquireError, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PodSyncer, PodWish, PodWork, Remains, Standing,
-    StepContext, StepNotes, SyncError, Synced, Termination,
+    AcquireError, ActualResources, BackendStatus, Doomed, KillCause, ORPHAN_GRACE, PendingResize, PodSyncer, PodWish,
+    PodWork, Remains, ResizeRefusal, Standing, StepContext, StepNotes, SyncError, Synced, Termination,
 };
 pub use tokens::{Token, TokenRequest, TokenSource};
 pub use validation::{

@@ -4,6 +4,7 @@ mod containers;
 mod facts;
 mod hash;
 mod qos;
+mod resize;
 mod restart;
 mod volumes;
 
@@ -22,6 +23,7 @@ pub use facts::{ContainerFacts, PodFacts};
 pub use hash::container_hash;
 pub(crate) use hash::go_json;
 pub use qos::{QosClass, qos_class};
+pub(crate) use resize::{Difference, only_shrinks, resizable_containers, resize_summary};
 pub(crate) use restart::asks_restart_all;
 pub use restart::{RestartPolicy, restart_all_requested, should_restart, should_restart_exited};
 pub(crate) use volumes::image_volumes;

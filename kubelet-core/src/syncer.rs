@@ -1,6 +1,7 @@
 //! The seam between pod workers and effects.
 
 mod notes;
+mod resized;
 mod wish;
 
 use std::fmt;
@@ -20,7 +21,8 @@ use crate::observation::PodObservation;
 use crate::pod::PodRecord;
 
 pub use notes::StepNotes;
-pub use wish::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
+pub use resized::ActualResources;
+pub use wish::{KillCause, ORPHAN_GRACE, PendingResize, PodWish, ResizeRefusal, Standing, Termination};
 
 /// What a step is about: the wish and what was seen after the last step.
 #[derive(Clone, Debug)]

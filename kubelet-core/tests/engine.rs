@@ -20,6 +20,7 @@ mod engine {
     mod probe_faults;
     mod probes;
     mod repetition;
+    mod resize;
     mod restart_faults;
     mod runtime_faults;
     mod sandbox_faults;

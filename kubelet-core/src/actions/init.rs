@@ -112,7 +112,9 @@ fn stop_sidecar(view: &View<'_>, seen: &ObservedContainer) -> Option<super::Kill
         let message = format!("Init container {name} definition changed");
         return Some(kill(seen, ContainerKillCause::DefinitionChanged, message));
     }
-    let (cause, probe) = view.failed_probe(seen)?;
+    let Some((cause, probe)) = view.failed_probe(seen) else {
+        return view.resize_restart(seen);
+    };
     Some(kill(seen, cause, format!("Init container {name} failed {probe} probe")))
 }
 

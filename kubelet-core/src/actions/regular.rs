@@ -63,7 +63,9 @@ fn stop_running(
         // Whatever the restart policy: the new definition never ran.
         return Some((kill(seen, ContainerKillCause::DefinitionChanged, message), Then::Start));
     }
-    let (cause, probe) = view.failed_probe(seen)?;
+    let Some((cause, probe)) = view.failed_probe(seen) else {
+        return view.resize_restart(seen).map(|kill| (kill, Then::Start));
+    };
     // How it ends is no matter of its restart rules: it was stopped from outside.
     let again = view.restarts_by_policy(container) && !view.pod.is_deleted();
     let (suffix, then) = if again {

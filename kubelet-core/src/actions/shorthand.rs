@@ -139,6 +139,7 @@ pub(super) fn text(actions: &PodActions) -> String {
             ContainerKillCause::UnknownState => "unknown",
             ContainerKillCause::Liveness => "liveness",
             ContainerKillCause::Startup => "startup",
+            ContainerKillCause::Resize => "resize",
         };
         words.push(format!("kill:{}({why})", kill.id));
     }

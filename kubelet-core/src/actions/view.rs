@@ -132,6 +132,13 @@ impl<'a> View<'a> {
         }
     }
 
+    /// The stop of a container that is started anew to get other resources.
+    pub(super) fn resize_restart(&self, seen: &ObservedContainer) -> Option<KillAction> {
+        let message = || format!("Container {} resize requires restart", seen.name);
+        let restarts = self.now.restart_to_resize.contains(&seen.id);
+        restarts.then(|| kill(seen, ContainerKillCause::Resize, message()))
+    }
+
     /// Whether a sidecar that runs has come up, so that the next one may start.
     pub(super) fn has_come_up(&self, container: &ContainerView<'_>, seen: &ObservedContainer) -> bool {
         let Some(probes) = self.now.probes else { return true };

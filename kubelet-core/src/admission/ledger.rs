@@ -93,6 +93,8 @@ impl Ledger {
             Admission::Admit => others.admit(pod),
             Admission::NotYet { .. } if operation == Operation::Restored => others.admit(pod),
             Admission::NotYet { .. } => {}
+            // It goes on with what it has.
+            Admission::Reject { .. } if operation == Operation::Resize => {}
             Admission::Reject { reason, .. } => rejections.count(reason),
         }
         answer

@@ -7,7 +7,9 @@ use std::time::Duration;
 use super::ContainerSyncer;
 use super::permits::Permit;
 use crate::ids::{ContainerId, SandboxId};
-use crate::runtime::{CreateContainer, ExecOutput, ExecRequest, RuntimeError, SandboxConfig, SandboxStatus};
+use crate::runtime::{
+    CreateContainer, ExecOutput, ExecRequest, LinuxResources, RuntimeError, SandboxConfig, SandboxStatus, Target,
+};
 use crate::syncer::StepNotes;
 
 /// Takes a call out of the list of those under way, also when its future is dropped.
@@ -117,6 +119,21 @@ impl ContainerSyncer {
         let call = self.runtime.stop_container(id, grace);
         self.bounded(notes, "stop_container", id.as_str(), self.limit() + grace, call)
             .await
+    }
+
+    /// Changes nothing that a look at the pod shows.
+    pub(super) async fn call_update(
+        &self,
+        notes: &StepNotes,
+        of: Target<'_>,
+        to: &LinuxResources,
+    ) -> Result<(), RuntimeError> {
+        let what = match of {
+            Target::Container(id) => id.as_str(),
+            Target::Sandbox(id) => id.as_str(),
+        };
+        let call = self.runtime.update_resources(of, to);
+        self.bounded(notes, "update_resources", what, self.limit(), call).await
     }
 
     pub(super) async fn call_remove(&self, notes: &StepNotes, id: &ContainerId) -> Result<(), RuntimeError> {

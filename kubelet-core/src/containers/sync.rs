@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::ContainerSyncer;
 use super::ground::Ground;
+use super::resize::{Lag, lags, restart_to_resize};
 use super::start::Started;
 use super::start_error::StartError;
 use crate::actions::{
@@ -48,11 +49,13 @@ impl ContainerSyncer {
         if let Some(why) = network.filter(|_| !pod.facts().host_network) {
             return Err(SyncError::NetworkNotReady { why });
         }
-        let actions = self.decide(work);
+        let lags = lags(work);
+        let actions = self.decide(work, &lags);
         // Whatever its status makes of that: nothing more will come of it.
         let is_over = actions.sandbox == SandboxAction::None && actions.reset.is_empty() && !pod.is_deleted();
         let without_sandbox = if is_over { Synced::Terminal } else { Synced::Settled };
         if actions.is_empty() {
+            self.resize(cx, pod, lags, &actions).await?;
             return Ok(without_sandbox);
         }
         if let Some(until) = self.held_back(pod, &actions) {
@@ -65,11 +68,14 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(SyncError::Stopped);
         }
+        // Whatever comes of it: what is to be started waits for no resources of others.
+        let resized = self.resize(cx, pod, lags, &actions).await;
         let Some(mut ground) = self.ground(cx, work, &actions).await? else {
             return Ok(Synced::Settled);
         };
         ground.image_volumes = self.ensure_image_volumes(cx, &ground, &actions).await?;
-        self.start_all(cx, &ground, &actions).await
+        let synced = self.start_all(cx, &ground, &actions).await?;
+        resized.map(|()| synced)
     }
 
     /// Holds back what would go round without end: sandboxes that do not last, and restarts of all containers. The first
@@ -94,7 +100,7 @@ impl ContainerSyncer {
         None
     }
 
-    fn decide(&self, work: &PodWork) -> PodActions {
+    fn decide(&self, work: &PodWork, lags: &[Lag<'_>]) -> PodActions {
         let memory = self.memory_of(work.pod.uid());
         let memory = super::lock(&memory);
         let per_name = self.node.settings.container_gc.max_per_container;
@@ -105,6 +111,8 @@ impl ContainerSyncer {
         if is_restarting_all(&work.status) {
             inputs = inputs.with_restarting_all();
         }
+        let restart_to_resize = restart_to_resize(lags);
+        inputs = inputs.with_restart_to_resize(&restart_to_resize);
         let probes = self.probes.results(work.pod.uid());
         if let Some(probes) = &probes {
             inputs = inputs.with_probes(probes);

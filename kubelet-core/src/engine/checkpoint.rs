@@ -137,6 +137,8 @@ pub(crate) struct Essence {
     restarts: Vec<(String, i32)>,
     has_run: bool,
     has_deadline: bool,
+    /// What its running containers have, while that is not what it asks for.
+    resources: Vec<String>,
     /// What the probes of running containers have come to: the runtime cannot tell.
     probed: Vec<(String, bool, bool)>,
 }
@@ -160,6 +162,7 @@ impl Essence {
                 .collect(),
             has_run,
             has_deadline: pod.facts().active_deadline.is_some() && status.start_time.is_some(),
+            resources: resizing(status).then(|| actual(status)).unwrap_or_default(),
             probed: lists
                 .into_iter()
                 .flatten()
@@ -174,6 +177,21 @@ impl Essence {
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Whether the pod asks for other resources than its containers have. What they have is only in the status then.
+fn resizing(status: &PodStatus) -> bool {
+    let conditions = status.conditions.iter().flatten();
+    conditions
+        .map(|c| c.type_.as_str())
+        .any(|kind| matches!(kind, "PodResizePending" | "PodResizeInProgress"))
+}
+
+fn actual(status: &PodStatus) -> Vec<String> {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let all = lists.into_iter().flatten().flatten();
+    all.map(|c| format!("{} {}", c.name, serde_json::to_string(&c.resources).unwrap_or_default()))
+        .collect()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod leftovers;
+mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -25,7 +26,7 @@ use crate::ids::{PodUid, SourceName};
 use crate::pod::PodRecord;
 use crate::signals::PodSignalReceiver;
 use crate::source::{SourceItem, SourceKind};
-use crate::syncer::{PodWish, Termination};
+use crate::syncer::{PendingResize, PodWish, Termination};
 
 /// A request from outside the loop. Bounded: an embedder that asks faster than the loop answers waits.
 #[derive(Debug)]
@@ -37,7 +38,12 @@ pub(crate) enum Command {
 /// Where a pod that a source names stands.
 #[derive(Debug)]
 struct Entry {
+    /// The newest version.
     pod: Arc<PodRecord>,
+    /// The same with the resources that it was granted, while it asks for others.
+    granted: Option<Arc<PodRecord>>,
+    /// Why it is not granted those.
+    pending: Option<Arc<PendingResize>>,
     /// Whether a worker runs for it.
     working: bool,
     /// It was named again, under the same UID, after its end had begun: it starts anew once that is done.
@@ -104,6 +110,8 @@ pub(crate) struct SyncLoop {
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
     looked: bool,
+    /// How often a resize was refused.
+    resizes_refused: u64,
     /// What is there and could not be inspected yet, and the waits for that.
     unseen: BTreeSet<PodUid>,
     late_looks: FuturesUnordered<BoxFuture<'static, PodUid>>,
@@ -182,6 +190,7 @@ impl SyncLoop {
             sources_ready,
             stop,
             looked: false,
+            resizes_refused: 0,
             unseen: BTreeSet::new(),
             late_looks: FuturesUnordered::new(),
         }

@@ -400,9 +400,7 @@ impl Worker {
         }
         let reasons_before = self.notes.reasons();
         let outcome = self.sync_step(&work).await;
-        if self.notes.reasons() != reasons_before {
-            self.show_new_reasons(&pod, &observed, &reasons_before).await;
-        }
+        self.show_new_notes(&pod, &observed, &reasons_before).await;
         let next = match outcome {
             Ok(Synced::Settled) => Instant::now() + self.shared.jittered(self.shared.settings.resync_period),
             Ok(Synced::Again(at)) => at,

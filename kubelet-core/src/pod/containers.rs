@@ -145,6 +145,14 @@ impl<'a> ContainerView<'a> {
         field!(self, resources).as_ref()
     }
 
+    /// Whether a change of a resource, such as `cpu`, needs the container to be started anew.
+    #[must_use]
+    pub fn restarts_for(&self, resource: &str) -> bool {
+        let policies = field!(self, resize_policy).iter().flatten();
+        let mut of_resource = policies.filter(|policy| policy.resource_name == resource);
+        of_resource.any(|policy| policy.restart_policy == "RestartContainer")
+    }
+
     /// Volume mounts.
     #[must_use]
     pub fn volume_mounts(&self) -> &'a [VolumeMount] {

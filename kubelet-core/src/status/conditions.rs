@@ -7,7 +7,7 @@ use super::generate::StatusInput;
 use super::normalize::time;
 use super::phase::PodPhase;
 use super::reasons::{RESTART_ALL_STARTED, reason};
-use crate::pod::{ContainerKind, ContainerView, PodRecord};
+use crate::pod::{ContainerKind, ContainerView, Difference, PodRecord, resizable_containers};
 
 /// Types of conditions.
 pub(super) mod kind {
@@ -54,11 +54,12 @@ pub(super) fn is_true(status: &PodStatus, condition_type: &str) -> bool {
 }
 
 /// Gives each condition that the kubelet writes the time at which its status last changed: that of the condition before,
-/// where its status is the same.
+/// where its status is the same. Of resizes the reason counts too.
 pub(super) fn keep_transition_times(conditions: &mut [PodCondition], previous: &PodStatus, now: Timestamp) {
     for new in conditions.iter_mut().filter(|c| is_written_here(&c.type_)) {
+        let is_resize = matches!(new.type_.as_str(), kind::RESIZE_PENDING | kind::RESIZE_IN_PROGRESS);
         new.last_transition_time = condition(previous, &new.type_)
-            .filter(|old| old.status == new.status)
+            .filter(|old| old.status == new.status && (!is_resize || old.reason == new.reason))
             .and_then(|old| old.last_transition_time.clone())
             .or_else(|| Some(time(now)));
     }
@@ -134,9 +135,40 @@ pub(super) fn conditions(input: &StatusInput<'_>, parts: Parts<'_>, restarting_a
     if input.pod.facts().can_restart_all {
         list.push(restarting(parts.phase, restarting_all).condition(kind::RESTARTING_ALL, None));
     }
+    push_resize_conditions(&mut list, input, parts);
     push_container_conditions(&mut list, parts, input.previous);
     keep_transition_times(&mut list, input.previous, input.now);
     list
+}
+
+/// What is wrong between the resources that a pod asks for, was granted and has. Nothing, where all are the same.
+///
+/// Source: kubelet 1.36, `status_manager.go`.
+fn push_resize_conditions(list: &mut Vec<PodCondition>, input: &StatusInput<'_>, parts: Parts<'_>) {
+    if end_reason(parts.phase).is_some() {
+        return;
+    }
+    if let Some(pending) = input.pending_resize {
+        let verdict = Verdict {
+            reason: Some(pending.refusal.as_str()),
+            message: Some(pending.message.clone()),
+            ..Verdict::TRUE
+        };
+        list.push(verdict.condition(kind::RESIZE_PENDING, pending.generation));
+    }
+    let lags = resizable_containers(parts.pod).any(|view| {
+        let told = find(parts.init, view.name()).or_else(|| find(parts.regular, view.name()));
+        let running = told.filter(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()));
+        running.is_some_and(|c| Difference::between(view.resources(), c.resources.as_ref()).any())
+    });
+    if lags {
+        let verdict = Verdict {
+            reason: input.resize_error.map(|_| "Error"),
+            message: input.resize_error.map(str::to_owned),
+            ..Verdict::TRUE
+        };
+        list.push(verdict.condition(kind::RESIZE_IN_PROGRESS, input.pod.generation()));
+    }
 }
 
 /// Initialized, Ready, ContainersReady and PodScheduled.

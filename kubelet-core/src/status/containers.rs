@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, PodStatus,
+    ContainerStatus, PodStatus, ResourceRequirements,
 };
 
 use super::generate::StatusInput;
@@ -216,12 +216,23 @@ impl One<'_> {
             restart_count,
             last_state: self.last_state(seen.state, &id, same),
             allocated_resources: resources.and_then(|resources| resources.requests.clone()),
-            resources: resources.cloned(),
+            resources: self.actual_resources(seen, same),
             volume_mounts: self.old.and_then(|old| old.volume_mounts.clone()),
             state: Some(state),
             container_id: Some(id),
             ..ContainerStatus::default()
         }
+    }
+
+    /// What the container has. That is what it was granted, unless something else was said of it.
+    fn actual_resources(&self, seen: &ObservedContainer, same: bool) -> Option<ResourceRequirements> {
+        let mut noted = self.input.actual_resources.iter().rev();
+        if let Some(actual) = noted.find(|actual| actual.container == seen.id) {
+            return actual.resources.clone();
+        }
+        let before = self.old.filter(|_| same && seen.is_running());
+        let before = before.and_then(|old| old.resources.clone());
+        before.or_else(|| self.container.resources().cloned())
     }
 
     fn last_state(&self, state: ContainerState, id: &str, same: bool) -> Option<ApiState> {

@@ -16,6 +16,7 @@ use crate::observation::PodObservation;
 use crate::pod::{ContainerView, PodRecord, restart_all_requested};
 use crate::probes::PodProbes;
 use crate::runtime::SandboxState;
+use crate::syncer::{ActualResources, PendingResize};
 
 static NO_REASONS: StartReasons = BTreeMap::new();
 
@@ -41,6 +42,12 @@ pub struct StatusInput<'a> {
     pub host_ips: &'a [IpAddr],
     /// What the probes of its containers have come to; nothing: they are taken for passed.
     pub probes: Option<&'a PodProbes>,
+    /// What containers have, where that is not in the status before.
+    pub actual_resources: &'a [ActualResources],
+    /// Other resources that the pod asks for and was not granted.
+    pub pending_resize: Option<&'a PendingResize>,
+    /// Why its containers could not be given what they were granted.
+    pub resize_error: Option<&'a str>,
     /// All containers are stopped for good, whatever their restart policies say.
     pub terminal: bool,
     /// The pod has no sandbox in which its containers can be started.
@@ -69,6 +76,9 @@ impl<'a> StatusInput<'a> {
             active_now: now,
             host_ips: &[],
             probes: None,
+            actual_resources: &[],
+            pending_resize: None,
+            resize_error: None,
             terminal: false,
             sandbox_needed: false,
             status_override: None,

@@ -4,12 +4,17 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use super::resized::{ActualResources, ResizeNotes};
+use crate::ids::ContainerId;
 use crate::status::{StartReason, StartReasons};
 
 /// What a step tells its worker: why containers could not be started, and whether it changed anything.
 #[derive(Debug, Default)]
 pub struct StepNotes {
     reasons: Mutex<StartReasons>,
+    resizes: Mutex<ResizeNotes>,
     acted: AtomicBool,
     /// A list of one or two, and mostly empty: a map would keep a node for as long as the pod is there.
     in_flight: Mutex<Vec<(u64, String)>>,
@@ -39,6 +44,51 @@ impl StepNotes {
     #[must_use]
     pub fn reasons(&self) -> StartReasons {
         self.reasons_mut().clone()
+    }
+
+    fn resizes_mut(&self) -> MutexGuard<'_, ResizeNotes> {
+        self.resizes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A container was made with these resources. Those of its spec may change before it is first told of.
+    pub fn made_with(&self, container: &ContainerId, resources: Option<&ResourceRequirements>) {
+        self.resizes_mut()
+            .actual
+            .push(ActualResources::new(container.clone(), resources.cloned()));
+    }
+
+    /// A container that runs has these resources now.
+    pub fn resized(&self, container: &ContainerId, resources: Option<&ResourceRequirements>) {
+        let mut resizes = self.resizes_mut();
+        resizes.actual.retain(|one| one.container != *container);
+        resizes
+            .actual
+            .push(ActualResources::new(container.clone(), resources.cloned()));
+        resizes.is_news = true;
+    }
+
+    /// Whether a change of resources has failed, and why; shown until one goes well. Says whether it is the first in a row: what
+    /// exactly is wrong may differ each time.
+    pub fn resize_failed(&self, error: Option<String>) -> bool {
+        let mut resizes = self.resizes_mut();
+        let is_first = resizes.error.is_none();
+        resizes.is_news |= resizes.error != error;
+        resizes.error = error;
+        is_first
+    }
+
+    pub(crate) fn resizes(&self) -> ResizeNotes {
+        self.resizes_mut().clone()
+    }
+
+    /// These containers are told with what they have: it is in their status from now on.
+    pub(crate) fn resizes_shown(&self, is_told: impl Fn(&ContainerId) -> bool) {
+        let mut resizes = self.resizes_mut();
+        resizes.is_news = false;
+        if !resizes.actual.is_empty() {
+            resizes.actual.retain(|one| !is_told(&one.container));
+            resizes.actual.shrink_to_fit();
+        }
     }
 
     /// Something was changed, or may have been: the pod is looked at, and the worker goes by no look from before the

@@ -109,6 +109,41 @@ pub enum Standing {
     },
 }
 
+/// Why a pod does not get other resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ResizeRefusal {
+    /// There is no room now.
+    Deferred,
+    /// This node can never give them.
+    Infeasible,
+}
+
+impl ResizeRefusal {
+    /// The reason of the condition `PodResizePending`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deferred => "Deferred",
+            Self::Infeasible => "Infeasible",
+        }
+    }
+}
+
+/// Other resources that a running pod asks for, and was not granted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PendingResize {
+    /// Why not.
+    pub refusal: ResizeRefusal,
+    /// A sentence.
+    pub message: String,
+    /// The generation of the pod that asks.
+    pub generation: Option<i64>,
+    /// Grows with each refusal: the least has waited longest.
+    pub(crate) since: u64,
+}
+
 /// What is wished for a pod. Only ever merged: the newest pod, the least grace, and a termination never goes away.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -119,6 +154,8 @@ pub struct PodWish {
     pub standing: Standing,
     /// Whether and how it is to end.
     pub terminate: Option<Termination>,
+    /// The other resources that it asks for and was not granted; the pod has those that it was.
+    pub resize: Option<Arc<PendingResize>>,
     /// Whether it has left its source: nothing of it is kept once it has ended.
     pub left: bool,
     /// Counts the changes of the pod itself, but for those of the status that its source reports.
@@ -137,6 +174,7 @@ impl PodWish {
             pod: Some(pod),
             standing,
             terminate: None,
+            resize: None,
             left: false,
             revision: 0,
             spec_revision: 0,
@@ -151,6 +189,7 @@ impl PodWish {
             pod: None,
             standing: Standing::Admitted,
             terminate: Some(Termination::new(KillCause::Orphaned, grace)),
+            resize: None,
             left: true,
             revision: 0,
             spec_revision: 0,

@@ -80,6 +80,8 @@ impl SyncLoop {
         if let Some(entry) = self.entries.get_mut(&uid) {
             // The same pod is named again while its end goes on: it starts anew after that.
             entry.pod = pod;
+            entry.granted = None;
+            entry.pending = None;
             entry.again = true;
             entry.left = false;
             entry.not_yet = None;
@@ -88,6 +90,8 @@ impl SyncLoop {
                 uid,
                 Entry {
                     pod,
+                    granted: None,
+                    pending: None,
                     working: true,
                     again: true,
                     left: false,
@@ -109,12 +113,14 @@ impl SyncLoop {
         let name = self.leftovers.remove(&uid).and_then(|leftover| leftover.name);
         // While something else of its name is left, it waits for its turn like everybody.
         let name = name.and_then(Arc::into_inner);
-        let mut wish = PodWish::run(pod.clone(), Standing::Admitted);
+        let granted = self.granted_before(&pod).filter(|_| operation == Operation::Restored);
+        let held = granted.as_ref().unwrap_or(&pod);
+        let mut wish = PodWish::run(held.clone(), Standing::Admitted);
         let mut not_yet = None;
         if let Some(end) = self.end_of(&pod) {
             wish.end(end);
         } else {
-            match self.shared.ledger.admit(operation, &pod) {
+            match self.shared.ledger.admit(operation, held) {
                 Admission::Admit => {}
                 Admission::NotYet { reason, message } => {
                     self.tell_not_yet(&pod, &reason, &message);
@@ -135,6 +141,8 @@ impl SyncLoop {
             uid.clone(),
             Entry {
                 pod,
+                granted,
+                pending: None,
                 working: true,
                 again: false,
                 left: false,
@@ -142,6 +150,7 @@ impl SyncLoop {
             },
         );
         self.spawn(&uid, wish, name.map(Arc::new));
+        self.try_resize(&uid);
     }
 
     /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
@@ -208,22 +217,29 @@ impl SyncLoop {
         let Some(entry) = self.entries.get_mut(pod.uid()) else {
             return;
         };
-        entry.pod = pod.clone();
+        let resizes = entry.take_version(pod);
         if entry.again {
             // The worker that ends is not about this one.
             return;
         }
         if entry.working {
-            self.shared.ledger.replace(pod);
+            let held = entry.granted().clone();
+            let pending = entry.pending.clone();
+            self.shared.ledger.replace(&held);
             if end.is_some() {
                 self.shared.ledger.mark_leaving(pod.uid());
             }
+            let goes_on = end.is_none();
             self.wish(pod.uid(), |wish| {
-                wish.update(pod.clone());
+                wish.update(held);
+                wish.resize = pending;
                 if let Some(end) = end {
                     wish.end(end);
                 }
             });
+            if resizes && goes_on {
+                self.try_resize(pod.uid());
+            }
         } else if let Some(end) = end {
             // A pod whose end was dealt with is deleted: its last status is to say so.
             entry.working = true;
@@ -237,12 +253,12 @@ impl SyncLoop {
         let Some(entry) = self.entries.get_mut(pod.uid()) else {
             return;
         };
-        entry.pod = pod.clone();
+        entry.take_version(&pod);
         if entry.again {
             return;
         }
-        let uid = pod.uid().clone();
-        self.wish(&uid, |wish| wish.reconcile(pod));
+        let held = entry.granted().clone();
+        self.wish(pod.uid(), |wish| wish.reconcile(held));
     }
 
     fn remove(&mut self, pod: &PodRecord) {
@@ -277,12 +293,13 @@ impl SyncLoop {
             .entries
             .values()
             .filter(|entry| entry.not_yet.is_some() && entry.working && !entry.left)
-            .map(|entry| entry.pod.clone())
+            .map(|entry| entry.granted().clone())
             .collect();
         for pod in waiting {
             let answer = self.shared.ledger.admit(self.operation(pod.uid()), &pod);
             self.take_answer(&pod, answer);
         }
+        self.retry_resizes();
     }
 
     fn take_answer(&mut self, pod: &Arc<PodRecord>, answer: Admission) {

@@ -10,8 +10,10 @@ use tokio::time::Instant;
 use super::Worker;
 use crate::engine::checkpoint::Essence;
 use crate::engine::shared::Shared;
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::ContainerId;
 use crate::observation::PodObservation;
-use crate::pod::PodRecord;
+use crate::pod::{PodRecord, resize_summary};
 use crate::probes::Course;
 use crate::runtime::{ContainerState, SandboxState};
 use crate::status::{
@@ -103,7 +105,11 @@ impl Worker {
         }
         let reasons = self.notes.reasons();
         let runtime_name = self.shared.runtime_name();
+        let resizes = self.notes.resizes();
         let mut input = StatusInput::new(pod, observed, &previous, &runtime_name, self.shared.clock.now());
+        input.actual_resources = &resizes.actual;
+        input.resize_error = resizes.error.as_deref();
+        input.pending_resize = self.taken.resize.as_deref();
         input.probes = probes.as_deref();
         input.reasons = &reasons;
         input.host_ips = &host_ips;
@@ -182,7 +188,9 @@ impl Worker {
             .is_some_and(|end| rejection(end).is_some());
         let essence = Essence::of(pod, &status);
         // A rejection binds only this life: after a restart there may be room.
-        if essence != self.saved && !essence.is_empty() && !is_rejected {
+        // What was there is also taken back: it may say what is not so any more.
+        let says_something = !essence.is_empty() || !self.saved.is_empty();
+        if essence != self.saved && says_something && !is_rejected {
             match self.shared.checkpoints.save(&self.uid, &status).await {
                 Ok(()) => {
                     self.saved = essence;
@@ -198,20 +206,33 @@ impl Worker {
                 }
             }
         }
+        let was_resizing = is_resizing(&self.previous());
         self.shared.statuses.set(pod, status, how);
         // What counts is what was taken, which never goes back.
-        self.previous()
+        let taken = self.previous();
+        self.notes.resizes_shown(|id| tells_of(&taken, id));
+        if was_resizing && !is_resizing(&taken) && !crate::status::pod_is_terminal(&taken) {
+            self.shared.events.record(Event::new(
+                EventSubject::pod(pod),
+                EventType::Normal,
+                "ResizeCompleted",
+                format!("Pod resize completed: {}", resize_summary(pod)),
+            ));
+        }
+        taken
     }
 
-    /// Shows why containers could not be started, unless a step only got something going: then the next look tells.
-    pub(super) async fn show_new_reasons(
+    /// Shows why containers could not be started, and what became of their resources, unless a step only got something going:
+    /// then the next look tells.
+    pub(super) async fn show_new_notes(
         &mut self,
         pod: &Arc<PodRecord>,
         observed: &PodObservation,
         before: &StartReasons,
     ) {
         let now = self.notes.reasons();
-        if now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
+        let is_news = self.notes.resizes().is_news;
+        if is_news || now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
             // What was told during the step must not be taken back: a look from before the step would seem to say that
             // what it started is lost.
             let status = match self.shared.cache.current(&self.uid) {
@@ -267,6 +288,26 @@ impl Worker {
         self.messages.retain(|id, _| present.contains(id));
         Arc::new(seen)
     }
+}
+
+/// Whether a status says that containers are yet to be given what they were granted.
+fn is_resizing(status: &PodStatus) -> bool {
+    status
+        .conditions
+        .iter()
+        .flatten()
+        .any(|c| c.type_ == "PodResizeInProgress")
+}
+
+/// Whether a status tells of a container.
+fn tells_of(status: &PodStatus, id: &ContainerId) -> bool {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let mut ids = lists
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|c| c.container_id.as_deref());
+    ids.any(|full| full.split_once("://").is_some_and(|(_, told)| told == id.as_str()))
 }
 
 /// Keeps what was told of containers that ran before: their restart counts, and how they last ended.

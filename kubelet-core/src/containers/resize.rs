@@ -1,0 +1,123 @@
+//! Giving running containers the CPU and memory that their pod was granted.
+//!
+//! Source: kubelet 1.36, `kuberuntime_manager.go`.
+
+use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus, ResourceRequirements};
+
+use super::ContainerSyncer;
+use crate::actions::PodActions;
+use crate::error::error_chain;
+use crate::event::{Event, EventSubject, EventType};
+use crate::ids::ContainerId;
+use crate::pod::{ContainerView, Difference, PodRecord, resizable_containers};
+use crate::quantity::Quantity;
+use crate::resources::read_list;
+use crate::runtime::{LinuxResources, Target};
+use crate::syncer::{PodWork, StepContext, SyncError};
+
+/// A container that runs with other resources than its pod was granted.
+#[derive(Debug)]
+pub(super) struct Lag<'a> {
+    view: ContainerView<'a>,
+    id: &'a ContainerId,
+    difference: Difference,
+    has: Option<&'a ResourceRequirements>,
+}
+
+impl Lag<'_> {
+    /// Whether it gets them only by a start anew.
+    fn needs_restart(&self) -> bool {
+        (self.difference.cpu && self.view.restarts_for("cpu"))
+            || (self.difference.memory && self.view.restarts_for("memory"))
+    }
+
+    /// Whether any limit grows, or goes.
+    fn grows(&self) -> bool {
+        let limits = |of: Option<&ResourceRequirements>| read_list(of.and_then(|of| of.limits.as_ref()));
+        let (wanted, has) = (limits(self.view.resources()), limits(self.has));
+        ["cpu", "memory"].into_iter().any(|name| {
+            let least: Option<&Quantity> = has.get(name);
+            least.is_some_and(|has| wanted.get(name).is_none_or(|wanted| wanted > has))
+        })
+    }
+}
+
+/// The containers of a pod that lag behind what it was granted.
+pub(super) fn lags(work: &PodWork) -> Vec<Lag<'_>> {
+    resizable_containers(&work.pod)
+        .filter_map(|view| {
+            let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
+            let told = told_of(&work.status, view.name())?;
+            // What the status tells has to be of this container, and not of the one before.
+            let id = told.container_id.as_deref()?.split_once("://")?.1;
+            if id != seen.id.as_str() {
+                return None;
+            }
+            let difference = Difference::between(view.resources(), told.resources.as_ref());
+            difference.any().then_some(Lag {
+                view,
+                id: &seen.id,
+                difference,
+                has: told.resources.as_ref(),
+            })
+        })
+        .collect()
+}
+
+fn told_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    lists.into_iter().flatten().flatten().find(|told| told.name == name)
+}
+
+/// The containers that have to be started anew.
+pub(super) fn restart_to_resize(lags: &[Lag<'_>]) -> Vec<ContainerId> {
+    let restart = lags.iter().filter(|lag| lag.needs_restart());
+    restart.map(|lag| lag.id.clone()).collect()
+}
+
+impl ContainerSyncer {
+    /// Gives containers that go on what their pod was granted: those first that give something back.
+    pub(super) async fn resize(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        mut lags: Vec<Lag<'_>>,
+        actions: &PodActions,
+    ) -> Result<(), SyncError> {
+        lags.retain(|lag| !lag.needs_restart() && actions.kill.iter().all(|kill| kill.id != *lag.id));
+        if lags.is_empty() || actions.kill_pod {
+            return Ok(());
+        }
+        lags.sort_by_key(Lag::grows);
+        let node = self.node.ledger.node();
+        for lag in &lags {
+            let name = lag.view.name();
+            let all = self.node.resources.of_container(pod, &lag.view, &node);
+            let limits = LinuxResources {
+                cpu_shares: all.cpu_shares,
+                cpu_quota: all.cpu_quota,
+                cpu_period: all.cpu_period,
+                memory_limit_bytes: all.memory_limit_bytes,
+                memory_swap_limit_bytes: all.memory_swap_limit_bytes,
+                ..LinuxResources::default()
+            };
+            match self.call_update(&cx.notes, Target::Container(lag.id), &limits).await {
+                Ok(()) => cx.notes.resized(lag.id, lag.view.resources()),
+                // It has ended meanwhile: the next one is made with what the pod was granted.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => {
+                    let what = format!("cannot change the resources of container {name}");
+                    let text = format!("{what}: {}", error_chain(&error));
+                    if cx.notes.resize_failed(Some(text.clone())) {
+                        let subject = EventSubject::pod(pod);
+                        cx.events
+                            .record(Event::new(subject, EventType::Warning, "ResizeError", text));
+                    }
+                    return Err(SyncError::failed(what, error));
+                }
+            }
+        }
+        cx.notes.resize_failed(None);
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! Resources that may change while a pod runs: CPU and memory.
+//!
+//! Source: kubelet 1.36, `allocation_manager.go`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodStatus, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use serde_json::{Value, json};
+
+use super::{ContainerKind, ContainerView, PodRecord};
+use crate::quantity::Quantity;
+use crate::resources::read_list;
+
+const RESIZABLE: [&str; 2] = ["cpu", "memory"];
+
+/// Which resources differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    pub(crate) cpu: bool,
+    pub(crate) memory: bool,
+}
+
+impl Difference {
+    /// Between what is wished for and what is so.
+    pub(crate) fn between(a: Option<&ResourceRequirements>, b: Option<&ResourceRequirements>) -> Self {
+        let differs = |name: &str| amounts(a, name) != amounts(b, name);
+        Self {
+            cpu: differs("cpu"),
+            memory: differs("memory"),
+        }
+    }
+
+    pub(crate) fn any(self) -> bool {
+        self.cpu || self.memory
+    }
+}
+
+/// Request and limit of a resource.
+fn amounts(of: Option<&ResourceRequirements>, name: &str) -> [Option<Quantity>; 2] {
+    let lists = [
+        of.and_then(|resources| resources.requests.as_ref()),
+        of.and_then(|resources| resources.limits.as_ref()),
+    ];
+    lists.map(|list| read_list(list).get(name).cloned())
+}
+
+/// Whether nothing of these is more than it was, so that it always fits.
+pub(crate) fn only_shrinks(pod: &PodRecord, before: &PodRecord) -> bool {
+    let (now, then) = (
+        crate::resources::pod_requests(pod.spec()),
+        crate::resources::pod_requests(before.spec()),
+    );
+    RESIZABLE.iter().all(|name| match (now.get(*name), then.get(*name)) {
+        (Some(now), Some(then)) => now <= then,
+        (Some(now), None) => now.is_zero(),
+        (None, _) => true,
+    })
+}
+
+/// The containers whose resources can be changed while they run.
+pub(crate) fn resizable_containers(pod: &PodRecord) -> impl Iterator<Item = ContainerView<'_>> {
+    let fits = |view: &ContainerView<'_>| matches!(view.kind(), ContainerKind::Regular | ContainerKind::Sidecar);
+    pod.containers().filter(fits)
+}
+
+/// The resources of a pod, as events show them.
+pub(crate) fn resize_summary(pod: &PodRecord) -> String {
+    let of = |list: Option<&Vec<Container>>| -> Vec<Value> {
+        let with_resources = list
+            .into_iter()
+            .flatten()
+            .filter(|container| container.resources.is_some());
+        with_resources
+            .map(|container| json!({"name": container.name, "resources": container.resources}))
+            .collect()
+    };
+    let spec = pod.spec();
+    let mut summary = serde_json::Map::new();
+    if let Some(resources) = &spec.resources {
+        summary.insert("resources".to_owned(), json!(resources));
+    }
+    for (name, list) in [
+        ("initContainers", of(spec.init_containers.as_ref())),
+        ("containers", of(Some(&spec.containers))),
+    ] {
+        if !list.is_empty() {
+            summary.insert(name.to_owned(), Value::Array(list));
+        }
+    }
+    Value::Object(summary).to_string()
+}
+
+impl PodRecord {
+    /// Whether another version of the pod asks for other CPU or memory.
+    pub(crate) fn resizes(&self, before: &Self) -> bool {
+        let (now, then) = (self.spec(), before.spec());
+        Difference::between(now.resources.as_ref(), then.resources.as_ref()).any()
+            || resizable_containers(self).any(|view| {
+                let old = before.container(view.name());
+                old.is_some_and(|old| Difference::between(view.resources(), old.resources()).any())
+            })
+    }
+
+    /// This version of the pod with the CPU and memory of another one.
+    pub(crate) fn with_resources_of(&self, other: &Self) -> Self {
+        let of_pod = other.spec().resources.clone();
+        self.with_resources(Some(of_pod), |name| Some(other.container(name)?.resources().cloned()))
+    }
+
+    /// This version of the pod with the CPU and memory that its running containers have as a status tells it. What the status
+    /// does not tell is taken for unchanged.
+    pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Self {
+        let lists = [&status.init_container_statuses, &status.container_statuses];
+        let told: BTreeMap<&str, &ResourceRequirements> = lists
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
+            .filter_map(|c| Some((c.name.as_str(), c.resources.as_ref()?)))
+            .collect();
+        self.with_resources(None, |name| told.get(name).map(|told| Some((*told).clone())))
+    }
+
+    fn with_resources(
+        &self,
+        of_pod: Option<Option<ResourceRequirements>>,
+        of: impl Fn(&str) -> Option<Option<ResourceRequirements>>,
+    ) -> Self {
+        let mut pod = self.pod.clone();
+        if let Some(spec) = &mut pod.spec {
+            if let Some(other) = of_pod {
+                replace(&mut spec.resources, other.as_ref());
+            }
+            let init = spec.init_containers.iter_mut().flatten();
+            for container in init.chain(&mut spec.containers) {
+                if let Some(other) = of(&container.name) {
+                    let Container { resources, .. } = container;
+                    replace(resources, other.as_ref());
+                }
+            }
+        }
+        let facts = super::PodFacts::compute(&pod, self.source_kind);
+        Self {
+            pod,
+            // The same pod in all that can be wrong with it.
+            facts: facts.map_or_else(|_| self.facts.clone(), std::sync::Arc::new),
+            api_status: self.api_status.clone(),
+            source: self.source.clone(),
+            source_kind: self.source_kind,
+        }
+    }
+}
+
+/// Puts the CPU and memory of `other` in the place of the own.
+fn replace(own: &mut Option<ResourceRequirements>, other: Option<&ResourceRequirements>) {
+    if !Difference::between(own.as_ref(), other).any() {
+        return;
+    }
+    let own = own.get_or_insert_default();
+    let merge = |list: &mut Option<BTreeMap<String, ApiQuantity>>, from: Option<&BTreeMap<String, ApiQuantity>>| {
+        for name in RESIZABLE {
+            match from.and_then(|from| from.get(name)) {
+                Some(amount) => drop(list.get_or_insert_default().insert(name.to_owned(), amount.clone())),
+                None => drop(list.as_mut().and_then(|list| list.remove(name))),
+            }
+        }
+        if list.as_ref().is_some_and(BTreeMap::is_empty) {
+            *list = None;
+        }
+    };
+    merge(&mut own.requests, other.and_then(|other| other.requests.as_ref()));
+    merge(&mut own.limits, other.and_then(|other| other.limits.as_ref()));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::testing::record;
+    use super::only_shrinks;
+    use crate::pod::PodRecord;
+
+    fn pod(cpu: &str, memory: &str) -> PodRecord {
+        record(json!({"spec": {"containers": [{
+            "name": "app",
+            "image": "i",
+            "resources": {"requests": {"cpu": cpu, "memory": memory, "x/gpu": "1"}, "limits": {"x/gpu": "1"}},
+        }]}}))
+    }
+
+    #[test]
+    fn only_cpu_and_memory_are_taken_over_and_amounts_count_not_texts() {
+        let (before, now) = (pod("1", "1Gi"), pod("1500m", "1Gi"));
+        assert!(now.resizes(&before) && !now.resizes(&now));
+        assert!(!pod("1000m", "1024Mi").resizes(&before));
+        let held = now.with_resources_of(&before);
+        assert_eq!(held.spec(), before.spec());
+        assert!(!held.resizes(&before));
+        assert!(only_shrinks(&before, &now) && !only_shrinks(&now, &before));
+    }
+
+    #[test]
+    fn what_a_status_tells_of_running_containers_is_what_they_have() {
+        let now = pod("2", "2Gi");
+        let told = |state: Value| {
+            let status = json!({"containerStatuses": [{
+                "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "x/gpu": "1"}},
+            }]});
+            now.with_resources_told(&serde_json::from_value(status).unwrap())
+        };
+        assert!(!told(json!({"running": {}})).resizes(&pod("1", "1Gi")));
+        assert!(!told(json!({"waiting": {}})).resizes(&now));
+    }
+}
