@@ -137,7 +137,7 @@ pub(crate) struct Essence {
     restarts: Vec<(String, i32)>,
     has_run: bool,
     has_deadline: bool,
-    /// What its running containers have, while that is not what it asks for.
+    /// What its containers have, of a pod that may ask for other resources, also while nobody listens.
     resources: Vec<String>,
     /// What the probes of running containers have come to: the runtime cannot tell.
     probed: Vec<(String, bool, bool)>,
@@ -162,7 +162,7 @@ impl Essence {
                 .collect(),
             has_run,
             has_deadline: pod.facts().active_deadline.is_some() && status.start_time.is_some(),
-            resources: resizing(status).then(|| actual(status)).unwrap_or_default(),
+            resources: actual(pod, status),
             probed: lists
                 .into_iter()
                 .flatten()
@@ -179,15 +179,11 @@ impl Essence {
     }
 }
 
-/// Whether the pod asks for other resources than its containers have. What they have is only in the status then.
-fn resizing(status: &PodStatus) -> bool {
-    let conditions = status.conditions.iter().flatten();
-    conditions
-        .map(|c| c.type_.as_str())
-        .any(|kind| matches!(kind, "PodResizePending" | "PodResizeInProgress"))
-}
-
-fn actual(status: &PodStatus) -> Vec<String> {
+fn actual(pod: &PodRecord, status: &PodStatus) -> Vec<String> {
+    // Another spec of a static pod is another pod.
+    if pod.is_static() || !pod.containers().any(|view| view.resources().is_some()) {
+        return Vec::new();
+    }
     let lists = [&status.init_container_statuses, &status.container_statuses];
     let all = lists.into_iter().flatten().flatten();
     all.map(|c| format!("{} {}", c.name, serde_json::to_string(&c.resources).unwrap_or_default()))

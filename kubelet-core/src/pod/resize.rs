@@ -109,15 +109,14 @@ impl PodRecord {
         self.with_resources(Some(of_pod), |name| Some(other.container(name)?.resources().cloned()))
     }
 
-    /// This version of the pod with the CPU and memory that its running containers have as a status tells it. What the status
-    /// does not tell is taken for unchanged.
+    /// This version of the pod with the CPU and memory that its containers have, or are to have, as a status tells it. What the
+    /// status does not tell is taken for unchanged.
     pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Self {
         let lists = [&status.init_container_statuses, &status.container_statuses];
         let told: BTreeMap<&str, &ResourceRequirements> = lists
             .into_iter()
             .flatten()
             .flatten()
-            .filter(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()))
             .filter_map(|c| Some((c.name.as_str(), c.resources.as_ref()?)))
             .collect();
         self.with_resources(None, |name| told.get(name).map(|told| Some((*told).clone())))
@@ -202,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_status_tells_of_running_containers_is_what_they_have() {
+    fn what_a_status_tells_of_containers_is_what_they_were_granted() {
         let now = pod("2", "2Gi");
         let told = |state: Value| {
             let status = json!({"containerStatuses": [{
@@ -211,7 +210,9 @@ mod tests {
             }]});
             now.with_resources_told(&serde_json::from_value(status).unwrap())
         };
-        assert!(!told(json!({"running": {}})).resizes(&pod("1", "1Gi")));
-        assert!(!told(json!({"waiting": {}})).resizes(&now));
+        for state in ["running", "waiting"] {
+            assert!(!told(json!({ state: {} })).resizes(&pod("1", "1Gi")));
+        }
+        assert!(!now.with_resources_told(&Default::default()).resizes(&now));
     }
 }

@@ -62,6 +62,8 @@ pub(super) fn waiting_container(
         image: container.image().to_owned(),
         state: Some(waiting(Some(reason.to_owned()), message)),
         started: (container.kind() != ContainerKind::Ephemeral).then_some(false),
+        allocated_resources: container.resources().and_then(|resources| resources.requests.clone()),
+        resources: container.resources().cloned(),
         ..ContainerStatus::default()
     }
 }
@@ -216,7 +218,7 @@ impl One<'_> {
             restart_count,
             last_state: self.last_state(seen.state, &id, same),
             allocated_resources: resources.and_then(|resources| resources.requests.clone()),
-            resources: self.actual_resources(seen, same),
+            resources: self.actual_resources(seen),
             volume_mounts: self.old.and_then(|old| old.volume_mounts.clone()),
             state: Some(state),
             container_id: Some(id),
@@ -224,13 +226,14 @@ impl One<'_> {
         }
     }
 
-    /// What the container has. That is what it was granted, unless something else was said of it.
-    fn actual_resources(&self, seen: &ObservedContainer, same: bool) -> Option<ResourceRequirements> {
+    /// What the container has: what was noted of it, else what was last told of its name. One that is new to this life of the
+    /// agent and of which nothing was noted was made by an earlier one, which had told what it was granted before it made it.
+    fn actual_resources(&self, seen: &ObservedContainer) -> Option<ResourceRequirements> {
         let mut noted = self.input.actual_resources.iter().rev();
         if let Some(actual) = noted.find(|actual| actual.container == seen.id) {
             return actual.resources.clone();
         }
-        let before = self.old.filter(|_| same && seen.is_running());
+        let before = self.old.filter(|_| seen.is_running());
         let before = before.and_then(|old| old.resources.clone());
         before.or_else(|| self.container.resources().cloned())
     }

@@ -429,10 +429,13 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
     }
 }
 
+/// Enough for all pods, but for what some want that can never be.
+pub(super) const NODE_CPU: &str = "64";
+
 fn node_view() -> NodeView {
     let mut view = NodeView::new(NODE);
     for (name, amount) in [
-        ("cpu", "64"),
+        ("cpu", NODE_CPU),
         ("memory", "256Gi"),
         ("pods", "1000"),
         ("ephemeral-storage", "1Ti"),

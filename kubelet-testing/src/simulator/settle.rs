@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kubelet_core::k8s_openapi::api::core::v1::PodStatus;
+use kubelet_core::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kubelet_core::{
-    ContainerKind, ContainerView, OnStop, PodLifecycleEventGenerator, PodRecord, PodSnapshot, PodUid, RestartPolicy,
-    SandboxState, SourceKind, SourceName, Stage, should_restart_exited,
+    ContainerId, ContainerKind, ContainerView, OnStop, PodLifecycleEventGenerator, PodRecord, PodSnapshot, PodUid,
+    Quantity, RestartPolicy, SandboxState, SourceKind, SourceName, Stage, Target, should_restart_exited,
 };
 use tokio::time::Instant;
 
 use super::checker::Instance;
 use super::cluster::API;
-use super::rig::Rig;
+use super::rig::{NODE_CPU, Rig};
 use super::workload::REJECT;
 use super::{Invariant, workload};
 use crate::fake::Op;
@@ -148,10 +150,50 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 (_, many) => return Some(format!("runs {} of {}", many.len(), view.name())),
             }
         }
+        for view in pod.containers() {
+            if let Some(complaint) = self.resize_complaint(&view, snapshot.status.as_deref()?) {
+                return Some(format!("has {}, {complaint}", view.name()));
+            }
+        }
         if let Some((n, stranger)) = running.iter().find(|(_, i)| pod.container(&i.name).is_none()) {
             return Some(format!("runs c{n}, a {}", stranger.name));
         }
         (!open).then(|| format!("is {phase}, and all its containers are done"))
+    }
+
+    /// What is wrong with the CPU of a container that runs: it has what it was granted, and was granted what it asks for, unless
+    /// that can never be.
+    fn resize_complaint(&self, view: &ContainerView<'_>, status: &PodStatus) -> Option<String> {
+        let told = status
+            .container_statuses
+            .iter()
+            .flatten()
+            .find(|c| c.name == view.name())?;
+        told.state.as_ref()?.running.as_ref()?;
+        let milli = |list: Option<&BTreeMap<String, ApiQuantity>>| {
+            let amount: Quantity = list?.get("cpu")?.0.parse().ok()?;
+            Some(amount.milli_value())
+        };
+        let wanted = milli(view.resources()?.requests.as_ref())?;
+        let granted = milli(told.allocated_resources.as_ref());
+        let has = milli(told.resources.as_ref().and_then(|of| of.requests.as_ref()));
+        let id = ContainerId::from(told.container_id.as_deref()?.rsplit('/').next()?);
+        let updated = self.fake.updated_resources(Target::Container(&id));
+        let quota = match updated {
+            Some(updated) => updated.cpu_quota,
+            None => self.fake.container_config(&id)?.resources.cpu_quota,
+        };
+        let condition = |kind: &str| status.conditions.iter().flatten().any(|c| c.type_ == kind);
+        let is_pending = condition("PodResizePending");
+        let can_be = wanted <= milli_of_node();
+        let is_well = granted == has
+            && has.is_some_and(|has| quota == has * 100)
+            && !condition("PodResizeInProgress")
+            && is_pending != can_be
+            && (granted == Some(wanted)) == can_be;
+        (!is_well).then(|| {
+            format!("which wants {wanted}m, was granted {granted:?}, has {has:?} and a quota of {quota}; pending: {is_pending}")
+        })
     }
 
     /// Whether an init container keeps failing.
@@ -255,6 +297,10 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         }
         self.drain();
     }
+}
+
+fn milli_of_node() -> i64 {
+    NODE_CPU.parse::<Quantity>().map_or(0, |cpu| cpu.milli_value())
 }
 
 enum Excuse {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
+use kubelet_core::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kubelet_core::{
     ContainerId, ContainerState, OnStop, PodLifecycleEventGenerator, PodUid, ProbeKind, SandboxId, SandboxState,
 };
@@ -20,6 +21,7 @@ enum Action {
     AddManifest,
     EditLabel,
     EditImage,
+    Resize,
     Delete,
     ShortenGrace,
     ForceDelete,
@@ -112,6 +114,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             (5, A::AddManifest),
             (6, A::EditLabel),
             (5, A::EditImage),
+            (6, A::Resize),
             (8, A::Delete),
             (4, A::ShortenGrace),
             (3, A::ForceDelete),
@@ -187,6 +190,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 })
                 .await
             }
+            A::Resize => self.resize().await,
             A::Delete => self.delete_pod(None).await,
             A::ShortenGrace => self.shorten_grace().await,
             A::ForceDelete => {
@@ -419,6 +423,46 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         self.send_pod(uid).await;
     }
 
+    /// Has a pod ask for other CPU, sometimes for more than there is.
+    async fn resize(&mut self) {
+        let sized: Vec<PodUid> = {
+            let state = self.cluster.lock();
+            // One that the node has never heard of is simply new.
+            let runs = |uid: &PodUid| {
+                let book = self.checker.books.get(uid);
+                book.is_some_and(|book| book.told.phase.as_deref() == Some("Running"))
+            };
+            let with_cpu = state.pods.iter().filter(|(uid, pod)| {
+                let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+                runs(uid) && container.is_some_and(|container| container.resources.is_some())
+            });
+            with_cpu.map(|(uid, _)| uid.clone()).collect()
+        };
+        let Some(uid) = self.dice.pick(&sized).cloned() else {
+            return;
+        };
+        let cpu = if self.dice.chance(20) {
+            "100".to_owned()
+        } else {
+            format!("{}m", self.dice.between(1, 10) * 100)
+        };
+        if let Some(pod) = self.cluster.lock().pods.get_mut(&uid) {
+            let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut());
+            let resources = container.and_then(|container| container.resources.as_mut());
+            for list in resources
+                .into_iter()
+                .flat_map(|r| [&mut r.requests, &mut r.limits])
+                .flatten()
+            {
+                list.insert("cpu".to_owned(), ApiQuantity(cpu.clone()));
+            }
+            pod.metadata.generation = Some(pod.metadata.generation.unwrap_or(1) + 1);
+        }
+        self.trace
+            .line(Instant::now(), format_args!("      {uid} wants {cpu} of CPU"));
+        self.send_pod(&uid).await;
+    }
+
     async fn shorten_grace(&mut self) {
         let deleted: Vec<PodUid> = {
             let state = self.cluster.lock();
@@ -589,6 +633,7 @@ fn name_of(action: Action) -> &'static str {
         A::AddManifest => "AddManifest",
         A::EditLabel => "EditLabel",
         A::EditImage => "EditImage",
+        A::Resize => "Resize",
         A::Delete => "Delete",
         A::ShortenGrace => "ShortenGrace",
         A::ForceDelete => "ForceDelete",

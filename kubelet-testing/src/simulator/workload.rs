@@ -1,7 +1,8 @@
 //! The pods that a simulation wishes for.
 
 use kubelet_core::k8s_openapi::api::core::v1::{
-    ContainerRestartRule, ContainerRestartRuleOnExitCodes, ExecAction, Lifecycle, LifecycleHandler, Pod,
+    ContainerResizePolicy, ContainerRestartRule, ContainerRestartRuleOnExitCodes, ExecAction, Lifecycle,
+    LifecycleHandler, Pod,
 };
 
 use kubelet_core::{ContainerView, ProbeKind};
@@ -88,6 +89,18 @@ fn hooks(c: ContainerBuilder, dice: &Dice) -> ContainerBuilder {
     })
 }
 
+/// CPU that may be changed while the container runs; some containers are started anew for that.
+fn sized(c: ContainerBuilder, dice: &Dice) -> ContainerBuilder {
+    let restarts = dice.chance(30);
+    c.request("cpu", "100m").limit("cpu", "100m").with(|c| {
+        let policy = ContainerResizePolicy {
+            resource_name: "cpu".to_owned(),
+            restart_policy: "RestartContainer".to_owned(),
+        };
+        c.resize_policy = restarts.then(|| vec![policy]);
+    })
+}
+
 /// Commands as probes, which fail as the simulation has them.
 fn probes(c: ContainerBuilder, dice: &Dice) -> ContainerBuilder {
     let probe = |kind: ProbeKind, failures: u64| {
@@ -156,7 +169,8 @@ pub(crate) fn pod(dice: &Dice, name: &str, uid: Option<&str>) -> Pod {
     };
     match kind {
         Kind::Server => {
-            pod = pod.container("app", app);
+            let is_sized = uid.is_some() && dice.chance(50);
+            pod = pod.container("app", |c| if is_sized { sized(app(c), dice) } else { app(c) });
             if dice.chance(40) {
                 pod = pod.container("second", |c| steady(c, dice));
             }

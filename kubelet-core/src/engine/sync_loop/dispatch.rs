@@ -113,7 +113,7 @@ impl SyncLoop {
         let name = self.leftovers.remove(&uid).and_then(|leftover| leftover.name);
         // While something else of its name is left, it waits for its turn like everybody.
         let name = name.and_then(Arc::into_inner);
-        let granted = self.granted_before(&pod).filter(|_| operation == Operation::Restored);
+        let granted = self.granted_before(&pod);
         let held = granted.as_ref().unwrap_or(&pod);
         let mut wish = PodWish::run(held.clone(), Standing::Admitted);
         let mut not_yet = None;

@@ -33,8 +33,8 @@ impl Entry {
 }
 
 impl SyncLoop {
-    /// What a pod was granted before this life of the agent, where that is other than what it asks for by now: what its running
-    /// containers are told to have.
+    /// What a pod was granted before this life of the agent, where that is other than what it asks for by now: what its containers
+    /// were told to have. It is admitted with that, also where nothing of it runs any more.
     pub(super) fn granted_before(&self, pod: &PodRecord) -> Option<Arc<PodRecord>> {
         if pod.is_static() {
             // Another spec is another pod.
