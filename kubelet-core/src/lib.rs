@@ -6,6 +6,7 @@ mod allocator;
 mod backoff;
 mod builder;
 mod cache;
+mod cgroups;
 mod clock;
 mod config;
 mod containers;
@@ -69,6 +70,10 @@ pub use builder::{Backend, BuildError, KubeletBuilder};
 pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
+};
+pub use cgroups::{
+    CgroupContext, CgroupError, CgroupLimits, ContainerCgroup, NodeLimits, PodCgroups, PodLimits, cpu_quota,
+    cpu_shares, cpu_weight,
 };
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use config::{ConfigChanges, PodChange, PodConfig, ServesLocally};

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod allocator;
+mod cgroups;
 #[cfg(feature = "containerd")]
 mod containerd;
 pub mod contract;
@@ -14,6 +15,7 @@ mod status_sink;
 mod tokens;
 
 pub use allocator::FakeAllocator;
+pub use cgroups::{CgroupCall, CgroupOp, FakeCgroups};
 #[cfg(feature = "containerd")]
 pub use containerd::{
     BUSYBOX_IMAGE, ComponentError, Containerd, OciArchive, PAUSE_IMAGE, PrivateContainerd, PrivateRegistry,

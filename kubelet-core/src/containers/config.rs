@@ -54,11 +54,11 @@ impl ContainerSyncer {
             .map(|sysctl| (sysctl_name(&sysctl.name), sysctl.value.clone()))
             .collect();
         config.resources = self.node.resources.of_sandbox(pod);
-        if pod
-            .containers()
-            .any(|view| self.given(pod.uid(), view.name()).exclusive_cpus)
-        {
+        if self.has_exclusive_cpus(pod) {
             config.resources.cpu_quota = NO_QUOTA;
+        }
+        if let Some(keeper) = &self.node.cgroups {
+            config.cgroup_parent = keeper.parent(pod);
         }
         config.overhead = self.node.resources.of_overhead(pod);
         config.labels = pod.metadata().labels.clone().unwrap_or_default();
