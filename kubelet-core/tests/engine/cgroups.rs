@@ -194,7 +194,10 @@ async fn a_restart_of_the_agent_ends_no_pod_for_lack_of_a_cgroup() {
     let sandboxes = runtime.sandboxes();
     let sandbox = sandboxes.iter().find(|sandbox| sandbox.pod_uid == uid("a")).unwrap();
     let containers = runtime.containers().into_iter();
-    let app = containers.rev().find(|c| c.sandbox_id.as_ref() == Some(&sandbox.id)).unwrap();
+    let app = containers
+        .rev()
+        .find(|c| c.sandbox_id.as_ref() == Some(&sandbox.id))
+        .unwrap();
     runtime.kill_container(&app.id, 1);
     node.until("restarted", |node| node.restarts("a", "app") == Some(1))
         .await;

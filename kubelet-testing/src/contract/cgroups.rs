@@ -150,9 +150,12 @@ impl CgroupFixture {
     }
 }
 
+/// Amounts by resource.
+type Amounts = [(&'static str, &'static str)];
+
 /// A pod of each class, and a second one of the last.
 fn pods() -> Vec<PodRecord> {
-    let shapes: [(&str, &[(&str, &str)], &[(&str, &str)]); 4] = [
+    let shapes: [(&str, &Amounts, &Amounts); 4] = [
         (
             "suite-guaranteed",
             &[("cpu", "250m"), ("memory", "64Mi")],
@@ -168,7 +171,7 @@ fn pods() -> Vec<PodRecord> {
         .collect()
 }
 
-fn record(name: &str, requests: &[(&str, &str)], limits: &[(&str, &str)]) -> PodRecord {
+fn record(name: &str, requests: &Amounts, limits: &Amounts) -> PodRecord {
     let shape = |mut container: crate::pods::ContainerBuilder| {
         for (resource, amount) in requests {
             container = container.request(resource, amount);

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+mod enforcement;
+mod files;
+mod kill;
+mod manager;
+mod mark;
+mod names;
+mod tree;
+mod values;
+
+pub use enforcement::{Enforcement, EnforcementError, Reserved};
+pub use manager::{CgroupManager, CgroupSettings};
