@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod allocator;
+mod cgroup_root;
 mod cgroups;
 #[cfg(feature = "containerd")]
 mod containerd;
@@ -15,6 +16,7 @@ mod status_sink;
 mod tokens;
 
 pub use allocator::FakeAllocator;
+pub use cgroup_root::CgroupRoot;
 pub use cgroups::{CgroupCall, CgroupOp, FakeCgroups};
 #[cfg(feature = "containerd")]
 pub use containerd::{

@@ -3,7 +3,7 @@
 use std::fs;
 
 use kubelet_cgroup::{CgroupManager, Enforcement, Reserved};
-use kubelet_core::{CgroupContext, CgroupDriver, CgroupError, LinuxResources, PodCgroups, PodRecord, PodUid};
+use kubelet_core::{CgroupContext, CgroupDriver, CgroupError, LinuxResources, PodCgroups, PodRecord};
 use kubelet_testing::{ContainerBuilder, PodBuilder};
 
 use crate::root::{Root, context, limits, members, node, record};
@@ -224,7 +224,7 @@ async fn what_a_crash_left_frozen_or_half_made_is_cleared() {
     assert_eq!(later.list().await.unwrap(), [pod.uid().clone()]);
     later.destroy(pod.uid()).await.unwrap();
     assert!(!process.is_alive());
-    for hierarchy in crate::root::hierarchies() {
+    for hierarchy in kubelet_testing::CgroupRoot::hierarchies() {
         let name = hierarchy.file_name().unwrap().to_string_lossy().into_owned();
         assert!(!root.folder(&name, &path[1..]).exists(), "{name}");
     }
