@@ -6,8 +6,11 @@ mod kill;
 mod manager;
 mod mark;
 mod names;
+mod stats;
 mod tree;
+mod usage;
 mod values;
 
 pub use enforcement::{Enforcement, EnforcementError, Reserved};
 pub use manager::{CgroupManager, CgroupSettings};
+pub use stats::CgroupStats;

@@ -16,7 +16,8 @@ use kubelet_core::{
 use crate::enforcement::Enforcement;
 use crate::kill::Left;
 use crate::names::Names;
-use open::Open;
+
+pub(crate) use open::Open;
 
 /// The pause after the first pass of a removal that has left something; it is doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -113,7 +114,7 @@ impl CgroupManager {
         }
     }
 
-    fn opened(&self) -> Result<Arc<Open>, CgroupError> {
+    pub(crate) fn opened(&self) -> Result<Arc<Open>, CgroupError> {
         lock(&self.shared.open).clone().ok_or(CgroupError::NotOpen)
     }
 

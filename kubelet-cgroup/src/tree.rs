@@ -228,7 +228,12 @@ impl Tree {
 
     /// A file of a cgroup.
     pub(crate) fn read(&self, path: &Path, controller: &str, file: &str) -> Option<String> {
-        let file = self.controller(controller)?.root.join(path).join(file);
+        let hierarchy = match self.version {
+            Version::V1 => self.controller(controller),
+            // Some files there need no controller.
+            Version::V2 => self.hierarchies.first(),
+        };
+        let file = hierarchy?.root.join(path).join(file);
         files::read(&file).ok().flatten()
     }
 }

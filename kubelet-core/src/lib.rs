@@ -138,8 +138,8 @@ pub use source::{
 };
 pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use stats::{
-    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, StatsError,
-    StatsProvider, StatsScope, StatsSnapshot, SwapUsage,
+    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, Pressure,
+    PressureShare, PressureStalls, StatsError, StatsProvider, StatsScope, StatsSnapshot, SwapUsage,
 };
 pub use status::{
     JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,

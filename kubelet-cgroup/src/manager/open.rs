@@ -16,8 +16,8 @@ use crate::values::{container_values, milli_of_shares, shares_of_weight, values}
 const CLASSES: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
 
 #[derive(Debug)]
-pub(super) struct Open {
-    pub(super) tree: Tree,
+pub(crate) struct Open {
+    pub(crate) tree: Tree,
     pub(super) names: Names,
     owner: String,
     /// Whether it was told that no marks can be set.
@@ -117,13 +117,19 @@ impl Open {
         Ok(own.collect())
     }
 
-    /// The pods of this owner.
-    pub(super) fn list(&self) -> Result<Vec<PodUid>, CgroupError> {
+    /// The pods of this owner, or one of them, with where theirs are.
+    pub(crate) fn pods(&self, only: Option<&PodUid>) -> Result<Vec<(PodUid, PathBuf)>, CgroupError> {
         let mut all = Vec::new();
         for class in CLASSES {
-            all.extend(self.own_pods(&self.class(class))?.into_iter().map(|(uid, _)| uid));
+            all.extend(self.own_pods(&self.class(class))?);
         }
+        all.retain(|(uid, _)| only.is_none_or(|only| only == uid));
         Ok(all)
+    }
+
+    /// The pods of this owner.
+    pub(super) fn list(&self) -> Result<Vec<PodUid>, CgroupError> {
+        Ok(self.pods(None)?.into_iter().map(|(uid, _)| uid).collect())
     }
 
     /// Kills what is in a pod's cgroup, and removes it, as far as that goes.

@@ -4,4 +4,5 @@
 
 mod contract;
 mod root;
+mod stats;
 mod values;
