@@ -80,7 +80,7 @@ pub(crate) struct Args {
     #[arg(long, default_value = "-1", allow_negative_numbers = true)]
     pub(crate) maximum_dead_containers: i32,
 
-    /// Whether each pod has a cgroup of its own. Default: with `--runtime cri`, where they can be made.
+    /// Whether each pod has a cgroup of its own, in which its limits hold. Default: where they can be made.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) cgroups_per_qos: Option<bool>,
 

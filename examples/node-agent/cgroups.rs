@@ -3,7 +3,7 @@
 use kubelet_cgroup::{CgroupManager, CgroupSettings, Enforcement};
 use kubelet_core::{CgroupContext, CgroupDriver, PodCgroups, RuntimeParts, error_chain};
 
-use crate::args::{Args, Runtime};
+use crate::args::Args;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -15,8 +15,7 @@ pub(crate) struct Cgroups {
     pub(crate) line: Option<String>,
 }
 
-/// Pods have cgroups where the runtime makes some for their containers, unless the machine or the user cannot: who did not ask
-/// for them is told, and has pods without.
+/// Pods have cgroups where they can be made, and what runs without them is told why. Who asks for them gets no pods without.
 pub(crate) async fn of(args: &Args, runtime: &RuntimeParts) -> Outcome<Cgroups> {
     let mut settings = CgroupSettings::default();
     settings.root.clone_from(&args.cgroup_root);
@@ -27,25 +26,20 @@ pub(crate) async fn of(args: &Args, runtime: &RuntimeParts) -> Outcome<Cgroups> 
     )?;
     let manager = CgroupManager::new(settings);
     let without = |line| Cgroups { manager: None, line };
-    match (args.cgroups_per_qos, args.runtime) {
-        (Some(true), _) => {}
-        (Some(false), _) | (None, Runtime::Process) => return Ok(without(None)),
-        (None, Runtime::Cri) => {
-            let driver = runtime
-                .runtime
-                .info()
-                .await?
-                .cgroup_driver
-                .unwrap_or(CgroupDriver::Cgroupfs);
-            // Opened for a look: the kubelet opens them again, for its own.
-            if let Err(error) = manager.open(&CgroupContext::new(driver, "a look")).await {
-                let why = error_chain(&error);
-                return Ok(without(Some(format!("pods have no cgroups of their own: {why}"))));
-            }
+    if args.cgroups_per_qos == Some(false) {
+        return Ok(without(None));
+    }
+    let driver = runtime.runtime.info().await?.cgroup_driver.unwrap_or(CgroupDriver::Cgroupfs);
+    // Opened for a look: the kubelet opens them again, for its own.
+    match manager.open(&CgroupContext::new(driver, "a look")).await {
+        Ok(()) => Ok(Cgroups {
+            manager: Some(manager),
+            line: None,
+        }),
+        Err(error) if args.cgroups_per_qos == Some(true) => Err(error.into()),
+        Err(error) => {
+            let why = error_chain(&error);
+            Ok(without(Some(format!("pods have no cgroups of their own: {why}"))))
         }
     }
-    Ok(Cgroups {
-        manager: Some(manager),
-        line: None,
-    })
 }

@@ -132,6 +132,26 @@ impl CgroupManager {
         }
     }
 
+    /// Does something about a pod again and again until it has left nothing, for a bounded time.
+    async fn until_gone(
+        &self,
+        uid: &PodUid,
+        what: String,
+        pass: impl Fn(&Shared) -> Result<Left, CgroupError> + Send + Sync + 'static,
+    ) -> Result<(), CgroupError> {
+        let pass = Arc::new(pass);
+        let mut pause = FIRST_PAUSE;
+        for _ in 0..PASSES {
+            let pass = pass.clone();
+            if self.about(uid, move |shared| pass(shared)).await? == Left::Nothing {
+                return Ok(());
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+        Err(CgroupError::Busy { what })
+    }
+
     /// Does something about a pod, on a thread that may wait for the kernel.
     async fn about<T: Send + 'static>(
         &self,
@@ -256,10 +276,16 @@ impl PodCgroups for CgroupManager {
                 why: format!("{container:?} is no name of a container"),
             });
         }
-        let container = container.to_owned();
+        let path = open.path(class, &uid).join(container);
+        // What is left of the one before, its counters among it.
+        let (of, tree) = (path.clone(), open.clone());
+        self.until_gone(&uid, format!("a process in {}", path.display()), move |_| {
+            crate::kill::pass(&tree.tree, &of)
+        })
+        .await?;
         self.about(pod.uid(), move |_| {
             open.make_pod(class, &uid)?;
-            open.make_container(&open.path(class, &uid).join(container), &limits)
+            open.make_container(&path, &limits)
         })
         .await
     }
@@ -271,24 +297,14 @@ impl PodCgroups for CgroupManager {
 
     async fn destroy(&self, uid: &PodUid) -> Result<(), CgroupError> {
         let open = self.opened()?;
-        let mut pause = FIRST_PAUSE;
-        for _ in 0..PASSES {
-            let (this, open) = (uid.clone(), open.clone());
-            let left = self.about(uid, move |shared| {
-                let left = open.clear_pod(&this)?;
-                if left == Left::Nothing && lock(&shared.known).burstable.remove(&this).is_some() {
-                    shared.refresh_burstable(&open)?;
-                }
-                Ok(left)
-            });
-            if left.await? == Left::Nothing {
-                return Ok(());
+        let this = uid.clone();
+        self.until_gone(uid, format!("a process in the cgroup of pod {uid}"), move |shared| {
+            let left = open.clear_pod(&this)?;
+            if left == Left::Nothing && lock(&shared.known).burstable.remove(&this).is_some() {
+                shared.refresh_burstable(&open)?;
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        Err(CgroupError::Busy {
-            what: format!("a process in the cgroup of pod {uid}"),
+            Ok(left)
         })
+        .await
     }
 }

@@ -104,6 +104,8 @@ struct RuntimeAbilities {
     handlers: Vec<RuntimeHandler>,
     strict_groups: bool,
     image_mounts: ImageMounts,
+    /// Whether containers have no cgroups but those that are made for them.
+    lacks_container_cgroups: bool,
 }
 
 /// The syncer of one running kubelet.
@@ -262,6 +264,7 @@ impl PodSyncer for ContainerSyncer {
                 handlers: info.handlers,
                 strict_groups: info.supplemental_groups_policy,
                 image_mounts: info.image_mounts,
+                lacks_container_cgroups: !info.makes_container_cgroups,
             };
         }
         *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();

@@ -8,14 +8,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::start_error::StartError;
 use super::{ContainerSyncer, lock};
 use crate::admission::{Ledger, NodeSettings};
-use crate::cgroups::{CgroupContext, CgroupError, NodeLimits, PodCgroups, PodLimits};
+use crate::cgroups::{CgroupContext, CgroupError, ContainerCgroup, NodeLimits, PodCgroups, PodLimits};
 use crate::error::error_chain;
 use crate::event::{Event, EventSink, EventSubject, EventType};
 use crate::ids::PodUid;
-use crate::pod::PodRecord;
-use crate::runtime::CgroupDriver;
+use crate::pod::{ContainerView, PodRecord};
+use crate::runtime::{CgroupDriver, LinuxResources};
 use crate::syncer::{StepContext, SyncError};
 
 /// How often the node's own limits are seen to. Source: kubelet 1.36, `cm/qos_container_manager_linux.go`.
@@ -297,6 +298,28 @@ impl ContainerSyncer {
                     text,
                 ));
                 Err(SyncError::failed("cannot make the pod's cgroup", error))
+            }
+        }
+    }
+
+    /// Makes the cgroup of a container, where the runtime makes none.
+    pub(super) async fn container_cgroup(
+        &self,
+        pod: &PodRecord,
+        view: &ContainerView<'_>,
+        limits: &LinuxResources,
+    ) -> Result<Option<ContainerCgroup>, StartError> {
+        let Some(keeper) = &self.node.cgroups else {
+            return Ok(None);
+        };
+        if !lock(&self.abilities).lacks_container_cgroups {
+            return Ok(None);
+        }
+        match keeper.cgroups.container(pod, view.name(), limits).await {
+            Ok(cgroup) => Ok(Some(cgroup)),
+            Err(error) => {
+                let text = format!("cannot make the container's cgroup: {}", error_chain(&error));
+                Err(StartError::failed("CreateContainerError", text))
             }
         }
     }

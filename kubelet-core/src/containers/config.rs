@@ -143,6 +143,7 @@ impl ContainerSyncer {
         if given.exclusive_cpus {
             config.resources.cpu_quota = NO_QUOTA;
         }
+        config.cgroup = self.container_cgroup(pod, view, &config.resources).await?;
         config.devices = given.devices;
         config.cdi_devices = given.cdi_devices;
         config.mounts = given.mounts;

@@ -346,6 +346,37 @@ async fn the_runtime_says_which_driver() {
     node.stop().await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn containers_of_a_runtime_that_makes_no_cgroups_have_theirs_made() {
+    let mut info = fake_info();
+    info.makes_container_cgroups = false;
+    let (runtime, cgroups) = (fake(), FakeCgroups::new());
+    runtime.set_info(info);
+    cgroups.fail(CgroupOp::Container, 1);
+    let node = start(&runtime, StateDir::in_memory(), &cgroups);
+    node.pods.set(vec![pod("a")]).await.unwrap();
+    node.until("told of", |node| {
+        node.waits_for("a", "app").as_deref() == Some("CreateContainerError")
+    })
+    .await;
+    node.running("a").await;
+    let limits = cgroups.container_limits(&uid("a"), "app").unwrap();
+    assert_eq!(limits.cpu_shares, 512);
+    let containers = runtime.containers();
+    let config = runtime.container_config(&containers.last().unwrap().id).unwrap();
+    let folders = &config.cgroup.as_ref().unwrap().folders;
+    assert_eq!(folders, &[std::path::PathBuf::from("/fake/Burstable/poduid-of-a/app")]);
+    node.stop().await;
+
+    // One that makes its own is told of none.
+    let (runtime, cgroups) = (fake(), FakeCgroups::new());
+    let node = start(&runtime, StateDir::in_memory(), &cgroups);
+    node.pods.set(vec![pod("a")]).await.unwrap();
+    node.running("a").await;
+    assert_eq!(cgroups.count(CgroupOp::Container), 0);
+    node.stop().await;
+}
+
 fn fake_info() -> RuntimeInfo {
     let mut info = RuntimeInfo::new("fake", "1");
     info.conditions = vec![
