@@ -29,7 +29,12 @@ pub(crate) async fn of(args: &Args, runtime: &RuntimeParts) -> Outcome<Cgroups> 
     if args.cgroups_per_qos == Some(false) {
         return Ok(without(None));
     }
-    let driver = runtime.runtime.info().await?.cgroup_driver.unwrap_or(CgroupDriver::Cgroupfs);
+    let driver = runtime
+        .runtime
+        .info()
+        .await?
+        .cgroup_driver
+        .unwrap_or(CgroupDriver::Cgroupfs);
     // Opened for a look: the kubelet opens them again, for its own.
     match manager.open(&CgroupContext::new(driver, "a look")).await {
         Ok(()) => Ok(Cgroups {
