@@ -37,6 +37,8 @@ pub struct CgroupCall {
     pub op: CgroupOp,
     /// The pod that it was about.
     pub pod: Option<PodUid>,
+    /// The limits that were to be applied.
+    pub limits: Option<PodLimits>,
 }
 
 #[derive(Debug, Default)]
@@ -199,10 +201,23 @@ impl FakeCgroups {
     }
 
     async fn call(&self, op: CgroupOp, pod: Option<&PodUid>) -> Result<(), CgroupError> {
+        self.call_with(op, pod, None).await
+    }
+
+    async fn call_with(
+        &self,
+        op: CgroupOp,
+        pod: Option<&PodUid>,
+        limits: Option<&PodLimits>,
+    ) -> Result<(), CgroupError> {
         // A call that is dropped here has done nothing.
         tokio::task::yield_now().await;
         let mut world = lock(&self.world);
-        world.calls.push(CgroupCall { op, pod: pod.cloned() });
+        world.calls.push(CgroupCall {
+            op,
+            pod: pod.cloned(),
+            limits: limits.cloned(),
+        });
         match world.faults.get_mut(&op).filter(|left| **left > 0) {
             None => Ok(()),
             Some(left) => {
@@ -243,7 +258,7 @@ impl PodCgroups for FakeCgroups {
 
     async fn apply(&self, pod: &PodRecord, limits: &PodLimits) -> Result<(), CgroupError> {
         let owner = self.owner()?;
-        self.call(CgroupOp::Apply, Some(pod.uid())).await?;
+        self.call_with(CgroupOp::Apply, Some(pod.uid()), Some(limits)).await?;
         let mut world = lock(&self.world);
         let cgroup = world.pods.entry(pod.uid().clone()).or_default();
         (cgroup.owner, cgroup.limits) = (owner, Some(limits.clone()));

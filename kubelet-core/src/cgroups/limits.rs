@@ -69,6 +69,31 @@ impl PodLimits {
         }
     }
 
+    /// Limits that are no less than either: for the time in which containers go from one to the other. What one of them does
+    /// not bind stays as it is.
+    #[must_use]
+    pub fn widest(&self, other: &Self) -> Self {
+        fn most<T: Ord + Copy>(a: Option<T>, b: Option<T>) -> Option<T> {
+            a.zip(b).map(|(a, b)| a.max(b))
+        }
+        let (a, b) = (&self.cgroup, &other.cgroup);
+        let quota = match (a.cpu_quota, b.cpu_quota) {
+            (Some(UNLIMITED), Some(_)) | (Some(_), Some(UNLIMITED)) => Some(UNLIMITED),
+            (a, b) => most(a, b),
+        };
+        Self {
+            cgroup: CgroupLimits {
+                cpu_shares: most(a.cpu_shares, b.cpu_shares),
+                cpu_quota: quota,
+                cpu_period: quota.and(b.cpu_period),
+                memory_bytes: most(a.memory_bytes, b.memory_bytes),
+                pids: b.pids,
+                hugepages: b.hugepages.clone(),
+            },
+            cpu_request_milli: self.cpu_request_milli.max(other.cpu_request_milli),
+        }
+    }
+
     /// The same without a quota: for pods with processors of their own.
     #[must_use]
     pub fn without_quota(mut self) -> Self {
@@ -275,6 +300,29 @@ mod tests {
         assert_eq!(
             pod(json!({"limits": {"memory": "32Mi"}, "requests": {"memory": "16Mi"}})),
             "milli=0 shares=2 memory=32Mi 1GB=0 2MB=0"
+        );
+    }
+
+    #[test]
+    fn on_the_way_from_one_to_another_neither_is_undercut() {
+        let of = |cpu: &str, memory: &str| {
+            let amounts = json!({"cpu": cpu, "memory": memory});
+            let container = container("a", json!({"limits": amounts, "requests": amounts}));
+            let pod = record(json!({"spec": {"containers": [container]}}));
+            PodLimits::of(pod.spec(), pod.facts().qos, &ResourceSettings::default(), &node())
+        };
+        let (small, large, other) = (of("1", "64Mi"), of("2", "128Mi"), of("2", "32Mi"));
+        assert_eq!(small.widest(&large), large);
+        assert_eq!(large.widest(&small), large);
+        assert_eq!(small.widest(&other), of("2", "64Mi"));
+        let unbound = large.clone().without_quota();
+        assert_eq!(unbound.widest(&small).cgroup.cpu_quota, Some(-1));
+        let mut less = small.clone();
+        (less.cgroup.memory_bytes, less.cgroup.cpu_quota) = (None, None);
+        let widest = small.widest(&less).cgroup;
+        assert_eq!(
+            (widest.memory_bytes, widest.cpu_quota, widest.cpu_period),
+            (None, None, None)
         );
     }
 

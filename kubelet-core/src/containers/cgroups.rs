@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::PodSpec;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -275,30 +276,64 @@ impl ContainerSyncer {
         let Some(keeper) = &self.node.cgroups else {
             return Ok(());
         };
-        let memory = self.memory_of(pod.uid());
-        let was_made = lock(&memory).has_cgroup;
-        if was_made && matches!(keeper.cgroups.exists(pod).await, Ok(true)) {
+        let limits = self.limits_of_pod(pod, pod.spec());
+        let is_so = super::lock(&self.memory_of(pod.uid())).cgroup.as_ref() == Some(&limits);
+        if is_so && matches!(keeper.cgroups.exists(pod).await, Ok(true)) {
             return Ok(());
         }
-        let mut limits = self.node.resources.of_pod(pod, &self.node.ledger.node());
-        if self.has_exclusive_cpus(pod) {
-            limits = limits.without_quota();
+        self.apply_cgroup(keeper, pod, limits).await.map_err(|error| {
+            let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
+            cx.events.record(Event::new(
+                EventSubject::pod(pod),
+                EventType::Warning,
+                "FailedCreatePodContainer",
+                text,
+            ));
+            SyncError::failed("cannot make the pod's cgroup", error)
+        })
+    }
+
+    async fn apply_cgroup(&self, keeper: &CgroupKeeper, pod: &PodRecord, limits: PodLimits) -> Result<(), CgroupError> {
+        let memory = self.memory_of(pod.uid());
+        // Unknown until it has succeeded.
+        super::lock(&memory).cgroup = None;
+        keeper.apply(pod, &limits).await?;
+        super::lock(&memory).cgroup = Some(limits);
+        Ok(())
+    }
+
+    fn limits_of_pod(&self, pod: &PodRecord, spec: &PodSpec) -> PodLimits {
+        let limits = self.node.resources.of_pod(pod, spec, &self.node.ledger.node());
+        match self.has_exclusive_cpus(pod) {
+            true => limits.without_quota(),
+            false => limits,
         }
-        match keeper.apply(pod, &limits).await {
-            Ok(()) => {
-                lock(&memory).has_cgroup = true;
-                Ok(())
-            }
-            Err(error) => {
-                let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
-                cx.events.record(Event::new(
-                    EventSubject::pod(pod),
-                    EventType::Warning,
-                    "FailedCreatePodContainer",
-                    text,
-                ));
-                Err(SyncError::failed("cannot make the pod's cgroup", error))
-            }
+    }
+
+    /// Before containers go from what `before` says to what the pod was granted: lets its cgroup have room for both. Gives what
+    /// it is to have in the end; nothing where there is no cgroup, or nothing of it changes.
+    pub(super) async fn widen_cgroup(
+        &self,
+        pod: &PodRecord,
+        before: &PodSpec,
+    ) -> Result<Option<PodLimits>, CgroupError> {
+        let Some(keeper) = &self.node.cgroups else {
+            return Ok(None);
+        };
+        let (had, wanted) = (self.limits_of_pod(pod, before), self.limits_of_pod(pod, pod.spec()));
+        // What runs elsewhere is not bound by a cgroup that is made for it now.
+        if had == wanted || !keeper.cgroups.exists(pod).await? {
+            return Ok(None);
+        }
+        self.apply_cgroup(keeper, pod, had.widest(&wanted)).await?;
+        Ok(Some(wanted))
+    }
+
+    /// After that: takes back what is not needed any more.
+    pub(super) async fn narrow_cgroup(&self, pod: &PodRecord, wanted: Option<PodLimits>) -> Result<(), CgroupError> {
+        match (&self.node.cgroups, wanted) {
+            (Some(keeper), Some(wanted)) => self.apply_cgroup(keeper, pod, wanted).await,
+            _ => Ok(()),
         }
     }
 

@@ -8,6 +8,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PodSpec;
+
 use crate::admission::NodeView;
 use crate::cgroups::{PodLimits, cpu_quota, cpu_shares, page_size_name};
 use crate::pod::{ContainerKind, ContainerView, PodRecord, QosClass};
@@ -195,9 +197,9 @@ impl ResourceRules {
         resources
     }
 
-    /// The limits of the pod's own cgroup.
-    pub(super) fn of_pod(&self, pod: &PodRecord, node: &NodeView) -> PodLimits {
-        PodLimits::of(pod.spec(), pod.facts().qos, &self.settings, node)
+    /// The limits of the pod's own cgroup, by its own spec or by one with other amounts.
+    pub(super) fn of_pod(&self, pod: &PodRecord, spec: &PodSpec, node: &NodeView) -> PodLimits {
+        PodLimits::of(spec, pod.facts().qos, &self.settings, node)
     }
 
     /// What a pod costs beside its containers: the CPU is request and limit in one.

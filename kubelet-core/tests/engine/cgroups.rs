@@ -4,12 +4,12 @@
 
 use std::time::Duration;
 
-use kubelet_core::k8s_openapi::api::core::v1::Pod;
+use kubelet_core::k8s_openapi::api::core::v1::{ContainerResizePolicy, Pod};
 use kubelet_core::{
     CgroupDriver, ChannelSource, ContainerResources, NodeSettings, PodUid, ResourceSettings, RuntimeInfo, SourceKind,
     StateDir,
 };
-use kubelet_testing::{CgroupOp, FakeAllocator, FakeCgroups, FakeRuntime, Op, PodBuilder};
+use kubelet_testing::{CgroupOp, ContainerBuilder, FakeAllocator, FakeCgroups, FakeRuntime, Op, PodBuilder};
 use tokio::time::{Instant, sleep};
 
 use super::harness::Node;
@@ -374,6 +374,80 @@ async fn containers_of_a_runtime_that_makes_no_cgroups_have_theirs_made() {
     node.pods.set(vec![pod("a")]).await.unwrap();
     node.running("a").await;
     assert_eq!(cgroups.count(CgroupOp::Container), 0);
+    node.stop().await;
+}
+
+/// A pod that may use so much of both.
+fn sized(cpu: &str, memory: &str, restarts_for_memory: Option<&str>) -> Pod {
+    let shape = |c: ContainerBuilder| {
+        let c = c.request("cpu", cpu).request("memory", memory);
+        c.limit("cpu", cpu).limit("memory", memory)
+    };
+    let mut pod = PodBuilder::new("a").uid("uid-of-a").container("app", shape).build();
+    if let Some(policy) = restarts_for_memory {
+        pod.spec.as_mut().unwrap().containers[0].resize_policy = Some(vec![ContainerResizePolicy {
+            resource_name: "memory".to_owned(),
+            restart_policy: policy.to_owned(),
+        }]);
+    }
+    pod
+}
+
+/// Quota and memory in MiB of the cgroup of the pod, as they were given one after the other.
+fn given(cgroups: &FakeCgroups) -> Vec<(i64, u64)> {
+    let applied = cgroups.calls().into_iter().filter_map(|call| call.limits);
+    applied
+        .map(|limits| {
+            (
+                limits.cgroup.cpu_quota.unwrap(),
+                limits.cgroup.memory_bytes.unwrap() >> 20,
+            )
+        })
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_resources_of_a_pod_that_runs_are_those_of_its_cgroup_too() {
+    let (runtime, cgroups) = (fake(), FakeCgroups::new());
+    let node = start(&runtime, StateDir::in_memory(), &cgroups);
+    node.pods.set(vec![sized("1", "100Mi", None)]).await.unwrap();
+    node.running("a").await;
+    assert_eq!(given(&cgroups), [(100_000, 100)]);
+    cgroups.fail(CgroupOp::Apply, 1);
+    node.pods.set(vec![sized("2", "50Mi", None)]).await.unwrap();
+    node.until("told of", |node| node.events.count("ResizeError") == 1)
+        .await;
+    assert_eq!(runtime.count(Op::UpdateResources), 0, "its cgroup grows first");
+    node.until("resized", |_| given(&cgroups).last() == Some(&(200_000, 50)))
+        .await;
+    // With room for both in between. What had failed first is the same as what was done next.
+    assert_eq!(
+        given(&cgroups),
+        [(100_000, 100), (200_000, 100), (200_000, 100), (200_000, 50)]
+    );
+    assert_eq!(runtime.count(Op::UpdateResources), 1);
+    assert_eq!(node.restarts("a", "app"), Some(0));
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(given(&cgroups).len(), 4);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_started_anew_with_other_resources_has_room_for_them() {
+    let (runtime, cgroups) = (fake(), FakeCgroups::new());
+    let node = start(&runtime, StateDir::in_memory(), &cgroups);
+    node.pods
+        .set(vec![sized("1", "100Mi", Some("RestartContainer"))])
+        .await
+        .unwrap();
+    node.running("a").await;
+    node.pods
+        .set(vec![sized("1", "200Mi", Some("RestartContainer"))])
+        .await
+        .unwrap();
+    node.until("restarted", |node| node.restarts("a", "app") == Some(1))
+        .await;
+    assert_eq!(given(&cgroups), [(100_000, 100), (100_000, 200)]);
     node.stop().await;
 }
 
