@@ -328,9 +328,11 @@ mod tests {
 
     #[test]
     fn settings_bound_processes_and_lift_quotas() {
-        let mut settings = ResourceSettings::default();
-        settings.pod_pids_limit = Some(100);
-        settings.cpu_cfs_quota = false;
+        let settings = ResourceSettings {
+            pod_pids_limit: Some(100),
+            cpu_cfs_quota: false,
+            ..ResourceSettings::default()
+        };
         let all = json!({"limits": {"cpu": "1", "memory": "128Mi"}});
         let (_, text) = limits_with(json!({"containers": [container("a", all)]}), &settings);
         assert_eq!(
@@ -356,10 +358,12 @@ mod tests {
                 .map(|(name, amount)| ((*name).to_owned(), amount.parse().unwrap()))
                 .collect()
         };
-        let mut settings = NodeSettings::default();
-        settings.system_reserved = list(&[("cpu", "500m"), ("memory", "1Gi"), ("pid", "1000")]);
-        settings.kube_reserved = list(&[("cpu", "250m")]);
-        settings.hard_eviction = list(&[("memory", "1Gi")]);
+        let settings = NodeSettings {
+            system_reserved: list(&[("cpu", "500m"), ("memory", "1Gi"), ("pid", "1000")]),
+            kube_reserved: list(&[("cpu", "250m")]),
+            hard_eviction: list(&[("memory", "1Gi")]),
+            ..NodeSettings::default()
+        };
         let limits = NodeLimits::of(&settings, &node());
         let (all, pods) = (&limits.capacity, &limits.allocatable);
         assert_eq!(
