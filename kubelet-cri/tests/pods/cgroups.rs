@@ -113,8 +113,8 @@ async fn pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them(
 
     // The next life finds a pod that nobody wishes for any more, and another one of an agent that is none of its own.
     agent.kill().await;
-    let orphan = Command::new("sh")
-        .args(["-c", "sleep 4717 & sleep 4717"])
+    let mut orphan = Command::new("sleep")
+        .arg("4717")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -136,7 +136,6 @@ async fn pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them(
     let left = "kubepods/besteffort/podorphan";
     let procs = root.folder("pids", left).join("cgroup.procs");
     fs::write(&procs, orphan.id().to_string()).unwrap();
-    let mut orphan = orphan;
     let agent = node.start_with(shaped(&root)).await;
     agent.pods.set(pods()).await.unwrap();
     agent
