@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use kubelet_core::{
     CancellationToken, Clock, Containers, DirectoryObjects, DockerConfigFiles, ExecCredentialProviders, FileSource,
-    Kubelet, KubeletHandle, NodeFit, NodeSettings, OnStop, RuntimeParts, Settings, StatusChange, StopReport,
-    SystemClock,
+    Kubelet, KubeletHandle, NodeFit, NodeSettings, OnStop, ResourceSettings, RuntimeParts, Settings, StatusChange,
+    StopReport, SystemClock,
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::EventedPleg;
@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use crate::args::{Args, Runtime};
+use crate::cgroups::{self, Cgroups};
 use crate::folders::{Folders, default_node_name};
 use crate::lines::PlainLines;
 use crate::screen::{Lines, show_logs};
@@ -76,7 +77,12 @@ pub(crate) async fn run(args: Args, supervisor: Supervisor) -> Outcome<()> {
         folders.images.display()
     ))?;
 
-    let kubelet = build(&args, &folders, node_name, lines, supervisor).await?;
+    let (runtime, fit) = runtime(&args, &folders, supervisor).await?;
+    let cgroups = cgroups::of(&args, &runtime).await?;
+    if let Some(line) = &cgroups.line {
+        display.line(line)?;
+    }
+    let kubelet = build(&args, &folders, node_name, lines, (runtime, fit, cgroups)).await?;
     let handle = kubelet.handle();
     let mut statuses = handle.statuses();
     let stop = CancellationToken::new();
@@ -111,21 +117,25 @@ pub(crate) async fn run(args: Args, supervisor: Supervisor) -> Outcome<()> {
     Ok(())
 }
 
-async fn build(
-    args: &Args,
-    folders: &Folders,
-    node_name: String,
-    lines: Lines,
-    supervisor: Supervisor,
-) -> Outcome<Kubelet> {
-    let (runtime, fit): (RuntimeParts, NodeFit) = match args.runtime {
+/// What runs containers, and what fits on it.
+async fn runtime(args: &Args, folders: &Folders, supervisor: Supervisor) -> Outcome<(RuntimeParts, NodeFit)> {
+    Ok(match args.runtime {
         Runtime::Process => {
             let settings = kubelet_process::Settings::new(folders.processes(), &folders.images);
             let runtime: Arc<ProcessRuntime> = ProcessRuntime::open(Some(supervisor), settings).await?;
             (runtime.into(), NodeFit::on_shared_network())
         }
         Runtime::Cri => (CriRuntime::connect(&args.endpoint).await?.into(), NodeFit::default()),
-    };
+    })
+}
+
+async fn build(
+    args: &Args,
+    folders: &Folders,
+    node_name: String,
+    lines: Lines,
+    (runtime, fit, cgroups): (RuntimeParts, NodeFit, Cgroups),
+) -> Outcome<Kubelet> {
     let mut settings = Settings::default();
     settings.parallel_image_pulls = match args.max_parallel_image_pulls {
         0 => usize::MAX,
@@ -133,6 +143,10 @@ async fn build(
     };
     let mut node = NodeSettings::default();
     node.max_pods = args.max_pods;
+    node.system_reserved.extend(args.system_reserved.iter().cloned());
+    node.kube_reserved.extend(args.kube_reserved.iter().cloned());
+    let mut resources = ResourceSettings::default();
+    resources.pod_pids_limit = u64::try_from(args.pod_max_pids).ok().filter(|most| *most > 0);
     settings.container_gc.min_age = args.minimum_container_ttl_duration.unwrap_or_default();
     // Any number is negative, as it is upstream.
     settings.container_gc.max_per_container = u32::try_from(args.maximum_dead_containers_per_container).ok();
@@ -151,6 +165,7 @@ async fn build(
         .pod_logs_dir(folders.logs())
         .events(lines)
         .settings(settings)
+        .resources(resources)
         .image_credentials(DockerConfigFiles::in_folders([&folders.root]))
         .image_verification(args.verification())
         .on_stop(on_stop);
@@ -160,6 +175,9 @@ async fn build(
     ) {
         let programs = std::path::absolute(programs)?;
         builder = builder.image_credentials(ExecCredentialProviders::load(config, programs).await?);
+    }
+    if let Some(manager) = cgroups.manager {
+        builder = builder.cgroups(manager);
     }
     if let Some(objects) = &folders.objects {
         builder = builder.objects(DirectoryObjects::new(objects));

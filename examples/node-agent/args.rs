@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use kubelet_core::ImageVerification;
+use kubelet_core::{ImageVerification, Quantity};
 
 /// Runs the pods of a folder of manifests on this machine.
 ///
@@ -80,6 +80,39 @@ pub(crate) struct Args {
     #[arg(long, default_value = "-1", allow_negative_numbers = true)]
     pub(crate) maximum_dead_containers: i32,
 
+    /// Whether each pod has a cgroup of its own, in which its limits hold. Default: where they can be made.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) cgroups_per_qos: Option<bool>,
+
+    /// The cgroup that those of pods are made in.
+    #[arg(long, default_value = "/")]
+    pub(crate) cgroup_root: String,
+
+    /// What of the node is enforced: `none`, or `pods`, `system-reserved`, `kube-reserved`, the latter two also with
+    /// `-compressible`.
+    #[arg(long, value_delimiter = ',', default_value = "pods")]
+    pub(crate) enforce_node_allocatable: Vec<String>,
+
+    /// What is kept for the system, such as `cpu=500m,memory=1Gi,pid=1000`.
+    #[arg(long, value_delimiter = ',', value_parser = amount)]
+    pub(crate) system_reserved: Vec<(String, Quantity)>,
+
+    /// What is kept for the agent and the container runtime.
+    #[arg(long, value_delimiter = ',', value_parser = amount)]
+    pub(crate) kube_reserved: Vec<(String, Quantity)>,
+
+    /// The cgroup that `system-reserved` is enforced on.
+    #[arg(long)]
+    pub(crate) system_reserved_cgroup: Option<String>,
+
+    /// The cgroup that `kube-reserved` is enforced on.
+    #[arg(long)]
+    pub(crate) kube_reserved_cgroup: Option<String>,
+
+    /// How many processes and threads each pod may have; negative or 0: any number.
+    #[arg(long, default_value = "-1", allow_negative_numbers = true)]
+    pub(crate) pod_max_pids: i64,
+
     /// End the pods together with the agent.
     #[arg(long)]
     pub(crate) stop_pods: bool,
@@ -122,6 +155,12 @@ impl Args {
             Verification::AlwaysVerify => ImageVerification::AlwaysVerify,
         }
     }
+}
+
+fn amount(text: &str) -> Result<(String, Quantity), String> {
+    let (name, amount) = text.split_once('=').ok_or("not resource=amount")?;
+    let amount = amount.parse().map_err(|error| format!("{name}: {error}"))?;
+    Ok((name.to_owned(), amount))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -4,6 +4,7 @@
 
 mod agent;
 mod args;
+mod cgroups;
 mod folders;
 mod lines;
 mod screen;

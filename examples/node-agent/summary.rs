@@ -86,7 +86,13 @@ fn ended_note(regular: &[ContainerStatus]) -> String {
             } else {
                 format!(": {message}")
             };
-            format!("{} ended with {}{message}", c.name, end.exit_code)
+            // A reason that says more than the code does.
+            let reason = end
+                .reason
+                .as_deref()
+                .filter(|reason| !matches!(*reason, "Completed" | "Error"));
+            let reason = reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            format!("{} ended with {}{reason}{message}", c.name, end.exit_code)
         })
         .next()
         .unwrap_or_default()

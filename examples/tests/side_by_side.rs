@@ -9,7 +9,7 @@ use kubelet_benches::SideBySide;
 #[test]
 fn the_agent_goes_through_all_scenarios() {
     let agent = env!("CARGO_BIN_EXE_node-agent");
-    let words = "--plain --runtime cri --endpoint {endpoint} --root-dir {dir}/root {manifests}";
+    let words = "--plain --runtime cri --endpoint {endpoint} --root-dir {dir}/root --cgroups-per-qos=false {manifests}";
     let mut command = vec![agent.to_owned()];
     command.extend(words.split(' ').map(str::to_owned));
     let mut settings = SideBySide::of(command);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::admission::{AdmitHandler, NodeFit, NodeSettings, NodeView};
 use crate::allocator::ResourceAllocator;
+use crate::cgroups::PodCgroups;
 use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::containers::Containers;
 use crate::dns::ClusterDns;
@@ -92,6 +93,7 @@ pub struct KubeletBuilder {
     user_namespaces: UserNamespaceSettings,
     allocator: Option<Arc<dyn ResourceAllocator>>,
     prober: Option<Arc<dyn Prober>>,
+    cgroups: Option<Arc<dyn PodCgroups>>,
     settings: Settings,
     log_rotation: LogRotation,
     /// What was said of the links to logs.
@@ -133,6 +135,7 @@ impl KubeletBuilder {
             user_namespaces: UserNamespaceSettings::default(),
             allocator: None,
             prober: None,
+            cgroups: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             container_logs: None,
@@ -333,6 +336,13 @@ impl KubeletBuilder {
     /// Who gives devices, processors and memory nodes to containers. Default: nobody.
     pub fn allocator(mut self, allocator: impl ResourceAllocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
+        self
+    }
+
+    /// Who makes the cgroups of pods, so that limits hold for each pod as a whole and for all pods together. Default: nobody;
+    /// the runtime then puts its containers where it likes. Whole-pod backends look after their own.
+    pub fn cgroups(mut self, cgroups: impl PodCgroups) -> Self {
+        self.cgroups = Some(Arc::new(cgroups));
         self
     }
 

@@ -1,6 +1,7 @@
 //! Pods as containers of a runtime: the [`PodSyncer`](crate::PodSyncer) of nodes that run their pods themselves.
 
 mod calls;
+mod cgroups;
 mod config;
 mod dead;
 mod finish;
@@ -45,6 +46,7 @@ use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
+pub(crate) use cgroups::CgroupKeeper;
 pub(crate) use resolver::NodeDns;
 pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
@@ -87,6 +89,8 @@ pub(crate) struct NodeParts {
     pub(crate) resources: ResourceRules,
     pub(crate) users: UserNamespaces,
     pub(crate) allocator: Option<Arc<dyn ResourceAllocator>>,
+    /// Nothing where pods have no cgroups of their own.
+    pub(crate) cgroups: Option<Arc<CgroupKeeper>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -100,6 +104,8 @@ struct RuntimeAbilities {
     handlers: Vec<RuntimeHandler>,
     strict_groups: bool,
     image_mounts: ImageMounts,
+    /// Whether containers have no cgroups but those that are made for them.
+    lacks_container_cgroups: bool,
 }
 
 /// The syncer of one running kubelet.
@@ -202,7 +208,7 @@ impl PodSyncer for ContainerSyncer {
     /// Folders of logs alone tell nothing: several agents may share the place for logs.
     async fn left_behind(&self) -> Vec<PodUid> {
         self.clear_links().await;
-        match self.node.files.pods_with_folders(self.pods_dir()).await {
+        let mut uids = match self.node.files.pods_with_folders(self.pods_dir()).await {
             Ok(uids) => uids,
             Err(error) => {
                 tracing::warn!(
@@ -211,10 +217,18 @@ impl PodSyncer for ContainerSyncer {
                 );
                 Vec::new()
             }
+        };
+        if let Some(keeper) = &self.node.cgroups {
+            uids.extend(keeper.list().await);
         }
+        uids
     }
 
     async fn sweep(&self, pods: &[PodUid]) {
+        // First: what still runs may use what is removed next.
+        if let Some(keeper) = &self.node.cgroups {
+            keeper.sweep(pods).await;
+        }
         let logs = self.node.logs.root().to_owned();
         let stay = self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await;
         for (uid, why) in &stay {
@@ -242,11 +256,15 @@ impl PodSyncer for ContainerSyncer {
             .map(|why| format!("runtime is not ready: {why}"));
         status.network_not_ready = info.unmet(NETWORK_READY);
         status.survives_restart = info.survives_restart;
+        if let Some(keeper) = &self.node.cgroups {
+            keeper.runtime_answered(info.cgroup_driver).await;
+        }
         if status.not_ready.is_none() {
             *lock(&self.abilities) = RuntimeAbilities {
                 handlers: info.handlers,
                 strict_groups: info.supplemental_groups_policy,
                 image_mounts: info.image_mounts,
+                lacks_container_cgroups: !info.makes_container_cgroups,
             };
         }
         *self.network_not_ready.lock().unwrap_or_else(PoisonError::into_inner) = status.network_not_ready.clone();

@@ -17,6 +17,7 @@ use crate::admission::{MachineInfo, NodeSettings};
 use crate::builder::{Backend, KubeletBuilder};
 use crate::cache::{CacheWriter, RelistRequests};
 use crate::config::PodConfig;
+use crate::containers::CgroupKeeper;
 use crate::engine::{
     Command, Feeds, GateKeeper, LogRotator, PartHealth, PartsContext, Shared, Stage, SyncLoop, WorkerEnd, run_parts,
     watch_backend,
@@ -97,6 +98,8 @@ pub(crate) struct RunParts {
     pub(crate) log_rotator: Option<LogRotator>,
     /// Nothing where whole pods are handed on.
     pub(crate) image_collector: Option<ImageCollector>,
+    /// Nothing where pods have no cgroups of their own.
+    pub(crate) cgroup_keeper: Option<Arc<CgroupKeeper>>,
     pub(crate) sources: Vec<Arc<dyn PodSource>>,
     pub(crate) sinks: Vec<Arc<dyn StatusSink>>,
     pub(crate) parts: Vec<Arc<dyn Runnable>>,
@@ -251,6 +254,16 @@ async fn run(kubelet: Kubelet, stop: CancellationToken) -> Result<StopReport, Ru
         tasks.spawn(
             async move {
                 collecting.await;
+                Ended::Other
+            }
+            .in_current_span(),
+        );
+    }
+    if let Some(keeper) = parts.cgroup_keeper {
+        let stop = stop_rest.clone();
+        tasks.spawn(
+            async move {
+                keeper.run(stop).await;
                 Ended::Other
             }
             .in_current_span(),

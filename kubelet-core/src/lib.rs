@@ -6,6 +6,7 @@ mod allocator;
 mod backoff;
 mod builder;
 mod cache;
+mod cgroups;
 mod clock;
 mod config;
 mod containers;
@@ -70,6 +71,10 @@ pub use cache::{
     CacheError, CacheWriter, PodStatusCache, RelistRequest, RelistRequester, RelistRequests, Seq, pod_status_cache,
     relist_requests,
 };
+pub use cgroups::{
+    CgroupContext, CgroupError, CgroupLimits, ContainerCgroup, NodeLimits, PodCgroups, PodLimits, cpu_quota,
+    cpu_shares, cpu_weight,
+};
 pub use clock::{Clock, RandomSource, SeededRandom, SystemClock, TokioClock, jittered};
 pub use config::{ConfigChanges, PodChange, PodConfig, ServesLocally};
 pub use containers::Containers;
@@ -133,8 +138,8 @@ pub use source::{
 };
 pub use state_dir::{MemoryDisk, StateDir, StateError};
 pub use stats::{
-    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, StatsError,
-    StatsProvider, StatsScope, StatsSnapshot, SwapUsage,
+    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, Pressure,
+    PressureShare, PressureStalls, StatsError, StatsProvider, StatsScope, StatsSnapshot, SwapUsage,
 };
 pub use status::{
     JsonLinesSink, PodPhase, Published, SetOutcome, SetStatus, StartReason, StartReasons, StatusChange, StatusInput,

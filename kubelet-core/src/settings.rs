@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use crate::runtime::CgroupDriver;
+
 /// How often and how long. The defaults are those of the upstream kubelet 1.36, where it has them.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -162,6 +164,10 @@ pub struct ResourceSettings {
     pub single_process_oom_kill: bool,
     /// Whether containers may use swap. They may not.
     pub swap: SwapBehavior,
+    /// How many processes and threads each pod may have, where pods have cgroups. Any number.
+    pub pod_pids_limit: Option<u64>,
+    /// Who makes cgroups, where the runtime does not say. Plain folders.
+    pub cgroup_driver: CgroupDriver,
 }
 
 impl Default for ResourceSettings {
@@ -171,6 +177,8 @@ impl Default for ResourceSettings {
             cpu_cfs_quota_period: Duration::from_millis(100),
             single_process_oom_kill: false,
             swap: SwapBehavior::NoSwap,
+            pod_pids_limit: None,
+            cgroup_driver: CgroupDriver::Cgroupfs,
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::ids::PodUid;
 
 pub(crate) use layers::StatsLayers;
 pub use types::{
-    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, StatsSnapshot,
-    SwapUsage,
+    ContainerUsage, CpuUsage, FilesystemUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodUsage, Pressure,
+    PressureShare, PressureStalls, StatsSnapshot, SwapUsage,
 };
 
 /// Of which pods usage is wanted.

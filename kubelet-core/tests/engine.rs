@@ -2,6 +2,7 @@
 
 mod engine {
     mod admission_faults;
+    mod cgroups;
     mod clock_faults;
     mod endings;
     mod garbage;

@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const LOST_REASON: &str = "ContainerStatusUnknown";
 /// See [`LOST_REASON`].
 pub(crate) const LOST_CODE: i32 = 137;
+/// Reason of a container that the kernel has killed for lack of memory.
+const OOM_REASON: &str = "OOMKilled";
 /// Reason of a container that could not be started.
 pub(crate) const START_REASON: &str = "StartError";
 /// Exit code of a container that could not be started.
@@ -69,6 +71,9 @@ pub(crate) struct ProcessSpec {
     pub(crate) user: Option<UserSpec>,
     pub(crate) no_new_privileges: bool,
     pub(crate) oom_score_adj: i32,
+    /// The folders of the cgroup to join; empty: none is joined.
+    #[serde(default)]
+    pub(crate) cgroup: Vec<PathBuf>,
 }
 
 impl fmt::Debug for ProcessSpec {
@@ -138,6 +143,12 @@ impl ExitFile {
             reason: if exit_code == 0 { "Completed" } else { "Error" }.to_owned(),
             message,
         }
+    }
+
+    /// The same, of one that the kernel has killed for lack of memory.
+    pub(crate) fn out_of_memory(mut self) -> Self {
+        self.reason = OOM_REASON.to_owned();
+        self
     }
 
     /// A container that could not be started.

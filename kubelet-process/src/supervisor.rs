@@ -2,6 +2,7 @@
 //! records how the main process ended. Runs as a process of its own, or on a thread of an agent that cannot be
 //! re-executed.
 
+mod cgroup;
 mod child;
 mod log;
 mod reaper;
@@ -102,6 +103,8 @@ struct Supervisor<'a> {
     ended: Option<(Ended, Timestamp)>,
     asked_to_stop: bool,
     killing: bool,
+    /// How many processes the kernel had killed in its cgroup before.
+    oom_kills: u64,
     execs: Vec<Exec>,
 }
 
@@ -146,6 +149,7 @@ impl<'a> Supervisor<'a> {
             stderr: stderr.into(),
         };
         let started_at = SystemClock.now();
+        let oom_kills = cgroup::oom_kills(&spec.cgroup);
         let pid = spawn(id, spec, root.as_ref(), &spec.argv, output)?;
         // A child that was not reaped keeps its number, so that this is surely it, even if it has ended.
         let main = process::identity_of_child(pid);
@@ -169,6 +173,7 @@ impl<'a> Supervisor<'a> {
             ended: None,
             asked_to_stop: false,
             killing: false,
+            oom_kills,
             execs: Vec::new(),
         };
         let recorded = dir.write_process(&ProcessFile { main, started_at });
@@ -189,7 +194,19 @@ impl<'a> Supervisor<'a> {
         } else {
             String::new()
         };
-        self.dir.write_exit(&ExitFile::ended(ended, at, message))
+        let exit = ExitFile::ended(ended, at, message);
+        self.dir.write_exit(&match self.is_out_of_memory(ended) {
+            true => exit.out_of_memory(),
+            false => exit,
+        })
+    }
+
+    /// Whether the kernel has killed the main process for lack of memory: it was killed by nobody here, and the kernel has
+    /// killed in its cgroup. If only a child was, the main process has ended in some other way.
+    fn is_out_of_memory(&self, ended: Ended) -> bool {
+        ended == Ended::Signal(libc::SIGKILL)
+            && !self.killing
+            && cgroup::oom_kills(&self.config.process.cgroup) > self.oom_kills
     }
 
     /// Works until the main process has ended and nothing of the container is left.

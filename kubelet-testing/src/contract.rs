@@ -10,6 +10,7 @@
 
 pub mod admission;
 pub mod allocators;
+pub mod cgroups;
 mod check;
 pub mod credentials;
 pub mod events;
@@ -30,6 +31,7 @@ pub mod tokens;
 
 pub use admission::AdmitFixture;
 pub use allocators::AllocatorFixture;
+pub use cgroups::CgroupFixture;
 pub use check::{
     REQUIRE, check, check_admission, check_allocator, check_events, check_images, check_provider, check_runnable,
     check_runtime, skip,

@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod allocator;
+mod cgroup_root;
+mod cgroups;
 #[cfg(feature = "containerd")]
 mod containerd;
 pub mod contract;
@@ -14,6 +16,8 @@ mod status_sink;
 mod tokens;
 
 pub use allocator::FakeAllocator;
+pub use cgroup_root::CgroupRoot;
+pub use cgroups::{CgroupCall, CgroupOp, FakeCgroups};
 #[cfg(feature = "containerd")]
 pub use containerd::{
     BUSYBOX_IMAGE, ComponentError, Containerd, OciArchive, PAUSE_IMAGE, PrivateContainerd, PrivateRegistry,

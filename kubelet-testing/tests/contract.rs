@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests: a panic is the failure")]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::{ContainerResources, Device, ImageRef, PodUid, RegistryAuth};
 use kubelet_testing::contract::{
-    AllocatorFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, TokenFixture, Workload, now,
+    AllocatorFixture, CgroupFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, TokenFixture,
+    Workload, now,
 };
-use kubelet_testing::{Action, FakeAllocator, FakeImage, FakeProvider, FakeRuntime, FakeTokens, Op, Script};
+use kubelet_testing::{
+    Action, FakeAllocator, FakeCgroups, FakeImage, FakeProvider, FakeRuntime, FakeTokens, Op, Script,
+};
 
 /// The fake with everything that the suite can make use of.
 async fn runtime() -> Option<(FakeRuntime, RuntimeFixture)> {
@@ -102,6 +106,28 @@ mod resource_allocator {
     kubelet_testing::allocator_contract!(super::allocator);
 }
 
+async fn cgroups() -> Option<(FakeCgroups, CgroupFixture)> {
+    let cgroups = FakeCgroups::new();
+    let (next, process, stranger, lost) = (cgroups.clone(), cgroups.clone(), cgroups.clone(), cgroups.clone());
+    let fixture = CgroupFixture::new()
+        .next_life(move || now(|| Arc::new(next.next_life()) as _))
+        .process(move |uid| {
+            let processes = process.clone();
+            processes.add_process(&uid, "left");
+            now(move || move || !processes.processes(&uid).is_empty())
+        })
+        .stranger(move || {
+            stranger.add_orphan(&PodUid::from("stranger"), "another");
+            now(|| PodUid::from("stranger"))
+        })
+        .lost(move |uid| now(|| lost.remove(&uid)));
+    Some((cgroups, fixture))
+}
+
+mod pod_cgroups {
+    kubelet_testing::cgroup_contract!(super::cgroups);
+}
+
 async fn tokens() -> Option<(FakeTokens, TokenFixture)> {
     let tokens = FakeTokens::new();
     tokens.add_account("default", "one", "uid-1");
@@ -151,6 +177,10 @@ const SUITES: &[Suite] = &[
     Suite {
         files: &[include_str!("../src/contract/allocators.rs")],
         of: Some((include_str!("../../kubelet-core/src/allocator.rs"), "ResourceAllocator")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/cgroups.rs")],
+        of: Some((include_str!("../../kubelet-core/src/cgroups.rs"), "PodCgroups")),
     },
     Suite {
         files: &[include_str!("../src/contract/credentials.rs")],

@@ -6,6 +6,7 @@ mod program;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
@@ -87,11 +88,35 @@ impl Node {
         fs::write(self.manifest(name), text).expect("the folder is ours");
     }
 
-    /// The agent's command line.
+    /// The agent's command line. Without a word on cgroups there are none: those of `/` are everybody's.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_node-agent"));
         command.args(["--plain", "--node-name", "n1", "--root-dir"]);
-        command.arg(self.root()).args(args).arg(self.path("manifests"));
+        command.arg(self.root()).args(args);
+        if !args.iter().any(|word| word.starts_with("--cgroup")) {
+            command.arg("--cgroups-per-qos=false");
+        }
+        command.arg(self.path("manifests"));
+        command
+    }
+
+    /// The same, of another user, whose folders the node's are from then on. It takes root and `setpriv`.
+    pub(crate) fn command_of(&self, user: u32, args: &[&str]) -> Command {
+        fs::set_permissions(self.path(""), PermissionsExt::from_mode(0o755)).expect("the folder is ours");
+        fs::create_dir(self.root()).expect("the folder is ours");
+        chown(self.root(), Some(user), Some(user)).expect("this is root");
+        // The build's own folder may be closed to others. `cp` runs by itself: a file that this process wrote could
+        // still be open in the child of another test, and then not be executed.
+        let copy = self.path("node-agent");
+        let copied = Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_node-agent"))
+            .arg(&copy)
+            .status()
+            .expect("cp runs");
+        assert!(copied.success());
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]);
+        command.arg(copy).args(self.command(args).get_args());
         command
     }
 

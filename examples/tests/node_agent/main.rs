@@ -1,5 +1,6 @@
 //! The programs of this package as a person meets them: started on folders, spoken to with files and signals.
 
+mod cgroups;
 mod files;
 mod harness;
 mod programs;

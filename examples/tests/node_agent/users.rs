@@ -1,7 +1,7 @@
 //! An agent that is an ordinary user.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,21 +32,7 @@ fn an_ordinary_user_runs_pods_but_not_as_root() {
                 "setpriv, which starts the agent as another user, is not installed",
             );
         }
-        fs::set_permissions(node.path(""), PermissionsExt::from_mode(0o755)).unwrap();
-        fs::create_dir(node.root()).unwrap();
-        chown(node.root(), Some(NOBODY), Some(NOBODY)).unwrap();
-        // The build's own folder may be closed to others. `cp` runs by itself: a file that this process wrote could
-        // still be open in the child of another test, and then not be executed.
-        let copy = node.path("node-agent");
-        let copied = Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_node-agent"))
-            .arg(&copy)
-            .status()
-            .unwrap();
-        assert!(copied.success());
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.arg(copy).args(node.command(&[]).get_args());
+        let command = node.command_of(NOBODY, &[]);
         node.start_as(command);
     } else {
         node.start(&[]);

@@ -19,6 +19,8 @@ pub struct MachineInfo {
     pub huge_pages: BTreeMap<u64, u64>,
     /// The size of the file system that holds the kubelet's root directory.
     pub storage_bytes: u64,
+    /// How many processes and threads the kernel can have; 0 where it does not say.
+    pub max_pids: u64,
 }
 
 /// Why a machine could not be read. Without it a node has no capacity, so its pods would all be refused: the caller

@@ -23,6 +23,8 @@ pub struct NodeView {
     pub capacity: ResourceList,
     /// What pods may hold together. A node that names no `pods` admits none.
     pub allocatable: ResourceList,
+    /// How many processes and threads its kernel can have, where that is known. It is never published.
+    pub max_pids: Option<u64>,
     /// Its addresses, primary first.
     pub addresses: Vec<IpAddr>,
     /// What its containers run on, as Go names it: `linux`.
@@ -42,6 +44,7 @@ impl NodeView {
             taints: Vec::new(),
             capacity: ResourceList::new(),
             allocatable: ResourceList::new(),
+            max_pids: None,
             addresses: Vec::new(),
             operating_system: host_operating_system().to_owned(),
             architecture: host_architecture().to_owned(),

@@ -73,6 +73,7 @@ impl NodeSettings {
         view.taints.clone_from(&self.taints);
         view.capacity = self.capacity(machine);
         view.allocatable = self.allocatable(&view.capacity);
+        view.max_pids = (machine.max_pids > 0).then_some(machine.max_pids);
         view.addresses.clone_from(&self.addresses);
         view.operating_system.clone_from(&self.operating_system);
         view.architecture.clone_from(&self.architecture);
@@ -177,6 +178,7 @@ mod tests {
             memory_bytes: 8 << 30,
             huge_pages: BTreeMap::from([(2 << 20, 512), (1 << 30, 0)]),
             storage_bytes: 100 << 30,
+            max_pids: 32_768,
         }
     }
 

@@ -11,7 +11,7 @@ use crate::admission::{Abilities, AbsentParts, AdmitHandler, Ledger, NodeView, S
 use crate::cache::{pod_status_cache, relist_requests};
 use crate::config::PodConfig;
 use crate::containers::{
-    CgroupFacts, ContainerSyncer, NodeDns, NodeParts, ResourceRules, SecurityDefaults, UserNamespaces,
+    CgroupFacts, CgroupKeeper, ContainerSyncer, NodeDns, NodeParts, ResourceRules, SecurityDefaults, UserNamespaces,
 };
 use crate::engine::{Checkpoints, EngineMetrics, LogRotator, NameLocks, PartHealth, Shared, gate};
 use crate::files::NodeFiles;
@@ -185,6 +185,17 @@ impl KubeletBuilder {
             Place::Memory(state) => (state.clone(), "image_manager/"),
         };
         let records = Arc::new(PullRecords::new(records, folder, self.clock.clone()));
+        let runs_containers = matches!(self.backend.0, Kind::Containers(_));
+        let keeper = self.cgroups.clone().filter(|_| runs_containers).map(|cgroups| {
+            let owner = format!("{node_name}:{}", root_dir.display());
+            Arc::new(CgroupKeeper::new(
+                cgroups,
+                (self.node.clone(), owner),
+                self.resources.cgroup_driver,
+                ledger.clone(),
+                self.events.clone(),
+            ))
+        });
         let images = match &self.backend.0 {
             Kind::Containers(containers) => Some(containers.parts.images.clone()),
             Kind::WholePods(_) => None,
@@ -203,6 +214,7 @@ impl KubeletBuilder {
                     resources: self.resource_rules()?,
                     users: UserNamespaces::new(self.user_namespaces.clone(), files, root_dir.join("pods")),
                     allocator: self.allocator.clone(),
+                    cgroups: keeper.clone(),
                     root_dir,
                     files,
                     logs: match self
@@ -354,6 +366,7 @@ impl KubeletBuilder {
                 observer,
                 log_rotator,
                 image_collector,
+                cgroup_keeper: keeper,
                 sources: self.sources,
                 sinks: self.status_sinks,
                 parts: self.parts,

@@ -54,11 +54,11 @@ impl ContainerSyncer {
             .map(|sysctl| (sysctl_name(&sysctl.name), sysctl.value.clone()))
             .collect();
         config.resources = self.node.resources.of_sandbox(pod);
-        if pod
-            .containers()
-            .any(|view| self.given(pod.uid(), view.name()).exclusive_cpus)
-        {
+        if self.has_exclusive_cpus(pod) {
             config.resources.cpu_quota = NO_QUOTA;
+        }
+        if let Some(keeper) = &self.node.cgroups {
+            config.cgroup_parent = keeper.parent(pod);
         }
         config.overhead = self.node.resources.of_overhead(pod);
         config.labels = pod.metadata().labels.clone().unwrap_or_default();
@@ -143,6 +143,7 @@ impl ContainerSyncer {
         if given.exclusive_cpus {
             config.resources.cpu_quota = NO_QUOTA;
         }
+        config.cgroup = self.container_cgroup(pod, view, &config.resources).await?;
         config.devices = given.devices;
         config.cdi_devices = given.cdi_devices;
         config.mounts = given.mounts;

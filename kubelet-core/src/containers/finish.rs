@@ -21,6 +21,10 @@ impl ContainerSyncer {
             (key, Doomed::Orphan(_)) => key.clone(),
         };
         self.remove_ended(cx, observed, key.as_ref(), remains).await?;
+        if let Some(keeper) = &self.node.cgroups {
+            let destroyed = keeper.destroy(doomed.uid()).await;
+            destroyed.map_err(|error| SyncError::failed("cannot remove the cgroup of the pod", error))?;
+        }
         let has_users = match doomed {
             Doomed::Pod(work) => work.pod.spec().host_users == Some(false),
             // Nobody knows any more.

@@ -40,6 +40,7 @@ impl ContainerSyncer {
             SandboxAction::None => Ok(None),
             SandboxAction::Keep(id) => {
                 self.has_sandbox(cx, pod);
+                self.ensure_cgroup(cx, pod).await?;
                 let attempt = work
                     .observed
                     .sandboxes
@@ -55,6 +56,10 @@ impl ContainerSyncer {
                 }))
             }
             SandboxAction::Create { attempt, .. } => {
+                if let Err(error) = self.ensure_cgroup(cx, pod).await {
+                    show_no_sandbox(cx, actions, &error);
+                    return Err(error);
+                }
                 let prepared = self.prepare_sandbox(cx, pod, *attempt).await;
                 if let Err(error @ SyncError::Failed { .. }) = &prepared {
                     self.tell_no_sandbox(cx, pod, error);

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::links::PodLinks;
 use crate::backoff::{CrashBackoff, CrashBackoffSettings, KeyedBackoff};
+use crate::cgroups::PodLimits;
 use crate::ids::{ContainerId, SandboxId};
 use crate::settings::Settings;
 
@@ -57,6 +58,8 @@ pub(super) struct PodMemory {
     pub(super) uncertain: BTreeMap<String, u32>,
     /// The links to its logs.
     pub(super) links: PodLinks,
+    /// The limits that its cgroup was given last in this life of the agent.
+    pub(super) cgroup: Option<PodLimits>,
 }
 
 /// The pauses after calls whose outcome is unknown: from 2 s on, doubled, up to 30 s.
@@ -94,6 +97,7 @@ impl PodMemory {
             resets: KeyedBackoff::new(settings.crash_backoff.0, settings.crash_backoff.1),
             uncertain: BTreeMap::new(),
             links: PodLinks::default(),
+            cgroup: None,
         }
     }
 }

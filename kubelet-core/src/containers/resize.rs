@@ -2,7 +2,7 @@
 //!
 //! Source: kubelet 1.36, `kuberuntime_manager.go`.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 
 use super::ContainerSyncer;
 use crate::actions::PodActions;
@@ -84,12 +84,27 @@ impl ContainerSyncer {
         mut lags: Vec<Lag<'_>>,
         actions: &PodActions,
     ) -> Result<(), SyncError> {
+        if lags.is_empty() {
+            return Ok(());
+        }
+        let before = spec_before(pod, &lags);
         lags.retain(|lag| !lag.needs_restart() && actions.kill.iter().all(|kill| kill.id != *lag.id));
         if lags.is_empty() || actions.kill_pod {
             return Ok(());
         }
         lags.sort_by_key(Lag::grows);
         let node = self.node.ledger.node();
+        let cgroup = match self.widen_cgroup(pod, &before).await {
+            Ok(cgroup) => cgroup,
+            Err(error) => {
+                return Err(tell_failed(
+                    cx,
+                    pod,
+                    "cannot change the cgroup of the pod".to_owned(),
+                    error,
+                ));
+            }
+        };
         for lag in &lags {
             let name = lag.view.name();
             let all = self.node.resources.of_container(pod, &lag.view, &node);
@@ -107,17 +122,50 @@ impl ContainerSyncer {
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
                     let what = format!("cannot change the resources of container {name}");
-                    let text = format!("{what}: {}", error_chain(&error));
-                    if cx.notes.resize_failed(Some(text.clone())) {
-                        let subject = EventSubject::pod(pod);
-                        cx.events
-                            .record(Event::new(subject, EventType::Warning, "ResizeError", text));
-                    }
-                    return Err(SyncError::failed(what, error));
+                    return Err(tell_failed(cx, pod, what, error));
                 }
             }
+        }
+        if let Err(error) = self.narrow_cgroup(pod, cgroup).await {
+            return Err(tell_failed(
+                cx,
+                pod,
+                "cannot change the cgroup of the pod".to_owned(),
+                error,
+            ));
         }
         cx.notes.resize_failed(None);
         Ok(())
     }
+}
+
+/// The pod's spec with the resources that its containers have.
+fn spec_before(pod: &PodRecord, lags: &[Lag<'_>]) -> PodSpec {
+    let mut spec = pod.spec().clone();
+    let all = spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten());
+    for container in all {
+        if let Some(lag) = lags.iter().find(|lag| lag.view.name() == container.name) {
+            container.resources = lag.has.cloned();
+        }
+    }
+    spec
+}
+
+/// Tells that a resize has failed, once.
+fn tell_failed(
+    cx: &StepContext,
+    pod: &PodRecord,
+    what: String,
+    error: impl std::error::Error + Send + Sync + 'static,
+) -> SyncError {
+    let text = format!("{what}: {}", error_chain(&error));
+    if cx.notes.resize_failed(Some(text.clone())) {
+        let subject = EventSubject::pod(pod);
+        cx.events
+            .record(Event::new(subject, EventType::Warning, "ResizeError", text));
+    }
+    SyncError::failed(what, error)
 }

@@ -8,7 +8,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PodSpec;
+
 use crate::admission::NodeView;
+use crate::cgroups::{PodLimits, cpu_quota, cpu_shares, page_size_name};
 use crate::pod::{ContainerKind, ContainerView, PodRecord, QosClass};
 use crate::quantity::Quantity;
 use crate::resources::{
@@ -20,7 +23,6 @@ use crate::settings::{ResourceSettings, SwapBehavior};
 
 pub(crate) use machine::CgroupFacts;
 
-const LEAST_QUOTA_MICROS: i64 = 1_000;
 /// The file that says whether the kernel kills all of a cgroup.
 const OOM_GROUP: &str = "memory.oom.group";
 const SWAP_MAX: &str = "memory.swap.max";
@@ -30,24 +32,6 @@ const SWAP_MAX: &str = "memory.swap.max";
 pub(crate) struct ResourceRules {
     pub(crate) settings: ResourceSettings,
     pub(crate) cgroups: CgroupFacts,
-}
-
-/// CPU shares of an amount in thousandths.
-fn cpu_shares(milli: i64) -> u64 {
-    if milli <= 0 {
-        return 2;
-    }
-    u64::try_from(milli.saturating_mul(1024) / 1000)
-        .unwrap_or(0)
-        .clamp(2, 262_144)
-}
-
-/// CPU quota in microseconds per period; 0 for no limit.
-fn cpu_quota(milli: i64, period_micros: i64) -> i64 {
-    if milli <= 0 {
-        return 0;
-    }
-    (milli.saturating_mul(period_micros) / 1000).max(LEAST_QUOTA_MICROS)
 }
 
 /// The amounts of one container, with what it has none of taken from its pod.
@@ -137,18 +121,6 @@ fn unassigned_share(pod: &PodRecord) -> i64 {
     requested.saturating_sub(assigned).max(0) / count
 }
 
-/// The size of large pages as the names of cgroup files have it: `2MB`.
-fn page_size_name(bytes: u64) -> String {
-    let mut amount = bytes;
-    let mut unit = 0;
-    const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
-    while amount >= 1024 && unit + 1 < UNITS.len() {
-        amount /= 1024;
-        unit += 1;
-    }
-    format!("{amount}{}", UNITS[unit])
-}
-
 /// For each size of large pages that the node has: how much of it the container may use.
 fn hugepage_limits(amounts: &Amounts<'_>, node: &NodeView) -> BTreeMap<String, u64> {
     let mut limits: BTreeMap<String, u64> = node
@@ -223,6 +195,11 @@ impl ResourceRules {
         resources.memory_limit_bytes = limits.get("memory").map_or(0, Quantity::value);
         self.kill_together(&mut resources);
         resources
+    }
+
+    /// The limits of the pod's own cgroup, by its own spec or by one with other amounts.
+    pub(super) fn of_pod(&self, pod: &PodRecord, spec: &PodSpec, node: &NodeView) -> PodLimits {
+        PodLimits::of(spec, pod.facts().qos, &self.settings, node)
     }
 
     /// What a pod costs beside its containers: the CPU is request and limit in one.

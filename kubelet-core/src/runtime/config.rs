@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::cgroups::ContainerCgroup;
 use crate::dns::DnsConfig;
 use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
 use crate::runtime::{Device, ImageRef, LinuxResources, Mount, UserNamespace};
@@ -260,6 +261,8 @@ pub struct ContainerConfig {
     pub security: LinuxSecurity,
     /// Limits.
     pub resources: LinuxResources,
+    /// The cgroup that was made for it, with its limits, where the runtime makes none: it is to run in there.
+    pub cgroup: Option<ContainerCgroup>,
 }
 
 impl ContainerConfig {
@@ -285,6 +288,7 @@ impl ContainerConfig {
             stop_signal: None,
             security: LinuxSecurity::default(),
             resources: LinuxResources::default(),
+            cgroup: None,
         }
     }
 }

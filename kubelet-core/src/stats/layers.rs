@@ -175,6 +175,7 @@ fn merge(whole: &mut StatsSnapshot, layer: StatsSnapshot) {
             over(&mut below.memory, above.memory);
             over(&mut below.swap, above.swap);
             over(&mut below.writable_layer, above.writable_layer);
+            over(&mut below.pressure, above.pressure);
         }
     }
     whole.containers.extend(containers.into_values());
@@ -185,6 +186,7 @@ fn merge(whole: &mut StatsSnapshot, layer: StatsSnapshot) {
             over(&mut below.memory, above.memory);
             over(&mut below.network, above.network);
             over(&mut below.process_count, above.process_count);
+            over(&mut below.pressure, above.pressure);
         }
     }
     whole.pods.extend(pods.into_values());

@@ -50,6 +50,52 @@ pub struct SwapUsage {
     pub available_bytes: Option<u64>,
 }
 
+/// A share of time in which tasks waited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PressureShare {
+    /// All such time so far, in microseconds.
+    pub total_micros: u64,
+    /// The share of the last ten seconds, in hundredths of a percent.
+    pub avg10_hundredths: u32,
+    /// The share of the last minute, in hundredths of a percent.
+    pub avg60_hundredths: u32,
+    /// The share of the last five minutes, in hundredths of a percent.
+    pub avg300_hundredths: u32,
+}
+
+/// Time in which tasks waited for one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PressureStalls {
+    /// In which some waited.
+    pub some: PressureShare,
+    /// In which all waited; older kernels do not tell it of processors.
+    pub full: Option<PressureShare>,
+}
+
+/// Time that was lost in waiting, as the kernel's pressure stall information has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// When it was measured.
+    pub at: Timestamp,
+    /// For processors.
+    pub cpu: Option<PressureStalls>,
+    /// For memory.
+    pub memory: Option<PressureStalls>,
+    /// For disks.
+    pub io: Option<PressureStalls>,
+}
+
+impl Pressure {
+    /// Of that time, with nothing known yet.
+    #[must_use]
+    pub fn new(at: Timestamp) -> Self {
+        Self { at, ..Self::default() }
+    }
+}
+
 /// A part of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -110,6 +156,8 @@ pub struct ContainerUsage {
     pub swap: Option<SwapUsage>,
     /// What it wrote into its own file system.
     pub writable_layer: Option<FilesystemUsage>,
+    /// Time that it lost in waiting.
+    pub pressure: Option<Pressure>,
 }
 
 impl ContainerUsage {
@@ -124,6 +172,7 @@ impl ContainerUsage {
             memory: None,
             swap: None,
             writable_layer: None,
+            pressure: None,
         }
     }
 }
@@ -142,6 +191,8 @@ pub struct PodUsage {
     pub network: Option<NetworkUsage>,
     /// How many processes it has.
     pub process_count: Option<u64>,
+    /// Time that it lost in waiting.
+    pub pressure: Option<Pressure>,
 }
 
 impl PodUsage {
@@ -154,6 +205,7 @@ impl PodUsage {
             memory: None,
             network: None,
             process_count: None,
+            pressure: None,
         }
     }
 }

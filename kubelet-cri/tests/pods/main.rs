@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test: a panic is the failure")]
 
+mod cgroups;
 mod garbage;
 mod handlers;
 mod image_volumes;

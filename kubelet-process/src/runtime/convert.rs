@@ -142,10 +142,11 @@ fn process_spec(
         user,
         no_new_privileges: config.security.no_new_privileges,
         oom_score_adj: config.resources.oom_score_adj,
+        cgroup: config.cgroup.clone().map(|cgroup| cgroup.folders).unwrap_or_default(),
     })
 }
 
-/// What takes more than a process of the host. Limits are not refused: nothing here enforces any.
+/// What takes more than a process of the host. Limits are not refused: they hold where the container has a cgroup.
 fn refuse_isolation(config: &ContainerConfig) -> Result<(), RuntimeError> {
     let lack = |what: &str| Err(RuntimeError::refused(format!("the process runtime gives no {what}")));
     if !config.devices.is_empty() || !config.cdi_devices.is_empty() {

@@ -1,6 +1,7 @@
 //! Starts processes of a container: its main one, and those of exec.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -13,6 +14,7 @@ use rustix::{process::Gid, process::Uid};
 
 use crate::process::MARKER;
 use crate::record::ProcessSpec;
+use crate::supervisor::cgroup::doors;
 use crate::sys;
 
 /// Where the output of a process goes.
@@ -77,6 +79,7 @@ fn describe(program: &str, spec: &ProcessSpec, step: Option<Step>, err: &io::Err
 #[derive(Clone, Copy)]
 enum Step {
     Session = 1,
+    Cgroup,
     Parent,
     Root,
     Groups,
@@ -91,6 +94,7 @@ impl Step {
     fn from_byte(byte: u8) -> Option<Self> {
         [
             Self::Session,
+            Self::Cgroup,
             Self::Parent,
             Self::Root,
             Self::Groups,
@@ -107,6 +111,7 @@ impl Step {
     fn text(self) -> &'static str {
         match self {
             Self::Session => "new session",
+            Self::Cgroup => "join its cgroup",
             Self::Parent => "its supervisor ended",
             Self::Root => "change root",
             Self::Groups => "set supplemental groups",
@@ -123,6 +128,7 @@ impl Step {
 struct Steps {
     telling: PipeWriter,
     parent: Pid,
+    cgroup: Vec<File>,
     root: Option<OwnedFd>,
     groups: Option<Vec<Gid>>,
     gid: Option<Gid>,
@@ -138,6 +144,8 @@ impl Steps {
         Ok(Self {
             telling,
             parent: rustix::process::getpid(),
+            cgroup: doors(&spec.cgroup)
+                .map_err(|err| io::Error::new(err.kind(), format!("cannot open its cgroup: {err}")))?,
             root: root.map(OwnedFd::try_clone).transpose()?,
             groups: user.map(|user| user.groups.iter().map(|gid| Gid::from_raw(*gid)).collect()),
             gid: user.map(|user| Gid::from_raw(user.gid)),
@@ -154,6 +162,10 @@ impl Steps {
         sys::default_signals();
         rustix::process::umask(Mode::from(0o022));
         rustix::process::setsid().map_err(at(Step::Session))?;
+        // First of all, so that whatever follows counts; zero stands for whoever writes it.
+        for door in &self.cgroup {
+            rustix::io::write(door, b"0").map_err(at(Step::Cgroup))?;
+        }
         // Best effort: less than the agent has needs a privilege.
         if let Some(value) = &self.oom_score_adj {
             let _ = rustix::fs::open(

@@ -1,6 +1,7 @@
 //! The runtime on real processes. Every test ends what it started.
 #![expect(clippy::expect_used, reason = "helpers of tests fail by panicking")]
 
+mod cgroups;
 mod contract;
 mod exec;
 mod harness;

@@ -6,6 +6,7 @@
 
 mod admission;
 mod allocators;
+mod cgroups;
 mod credentials;
 mod events;
 mod generators;

@@ -13,6 +13,7 @@ pub(super) fn read_machine(root: &Path, root_dir: &Path) -> Result<MachineInfo, 
         memory_bytes: read_memory(&root.join("proc/meminfo"))?,
         huge_pages: read_huge_pages(&root.join("sys/kernel/mm/hugepages"))?,
         storage_bytes: measure_file_system(root_dir)?,
+        max_pids: read_max_pids(&root.join("proc/sys/kernel")),
     })
 }
 
@@ -50,6 +51,12 @@ fn read_memory(path: &Path) -> Result<u64, MachineError> {
             path: path.to_owned(),
             what: "MemTotal",
         })
+}
+
+/// The lesser of two bounds, as far as they can be read. Source: kubelet 1.36, `stats/pidlimit/pidlimit_linux.go`.
+fn read_max_pids(dir: &Path) -> u64 {
+    let bounds = ["pid_max", "threads-max"].map(|name| fs::read_to_string(dir.join(name)).ok()?.trim().parse().ok());
+    bounds.into_iter().flatten().min().unwrap_or(0)
 }
 
 /// A kernel without huge pages has no such directory.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{CgroupFacts, ResourceRules, cpu_quota, cpu_shares, page_size_name};
+use super::{CgroupFacts, ResourceRules};
 use crate::admission::NodeView;
 use crate::pod::PodRecord;
 use crate::pod::testing::record;
@@ -47,25 +47,6 @@ fn in_pod(of_pod: Value, resources: Value) -> LinuxResources {
         "containers": [{"name": "a", "image": "i", "resources": resources}],
     }}));
     of(&ResourceRules::default(), &pod, "a")
-}
-
-#[test]
-fn shares_and_quota_follow_the_table() {
-    for (milli, shares) in [
-        (0, 2),
-        (1, 2),
-        (100, 102),
-        (500, 512),
-        (1000, 1024),
-        (4000, 4096),
-        (1_000_000, 262_144),
-    ] {
-        assert_eq!(cpu_shares(milli), shares);
-    }
-    for (milli, quota) in [(0, 0), (5, 1000), (250, 25_000), (2000, 200_000)] {
-        assert_eq!(cpu_quota(milli, 100_000), quota);
-    }
-    assert_eq!(cpu_quota(250, 10_000), 2_500);
 }
 
 #[test]
@@ -113,14 +94,6 @@ fn limits_that_a_container_lacks_are_those_of_its_pod() {
 
 #[test]
 fn large_pages_have_a_limit_for_each_size_of_the_node() {
-    for (bytes, name) in [
-        (64 << 10, "64KB"),
-        (2 << 20, "2MB"),
-        (1 << 30, "1GB"),
-        (16 << 30, "16GB"),
-    ] {
-        assert_eq!(page_size_name(bytes), name);
-    }
     let limits = |resources| alone(&ResourceRules::default(), resources).hugepage_limits;
     let expected = |two_mb: u64| BTreeMap::from([("1GB".to_owned(), 0), ("2MB".to_owned(), two_mb)]);
     assert_eq!(limits(json!({})), expected(0));

@@ -1,0 +1,314 @@
+//! Ending what is in a cgroup, and removing it: one pass, which whoever calls repeats.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kubelet_core::CgroupError;
+use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+
+use crate::files::{self, failed, is_gone};
+use crate::tree::Tree;
+
+/// How often in one pass it is looked for processes that were started meanwhile.
+const LOOKS: usize = 4;
+
+/// What one pass has left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// Nothing.
+    Nothing,
+    /// Processes, or a cgroup that the kernel does not let go yet.
+    Something,
+}
+
+/// Kills what is in a cgroup and in those inside of it, and removes them, in all hierarchies. The first one comes last, so that
+/// the mark is there for as long as anything is.
+pub(crate) fn pass(tree: &Tree, path: &Path) -> Result<Left, CgroupError> {
+    let all: Vec<PathBuf> = tree
+        .hierarchies
+        .iter()
+        .map(|hierarchy| hierarchy.root.join(path))
+        .collect();
+    let mut inside = Vec::new();
+    for folder in &all {
+        inside.push(subtree(folder)?);
+    }
+    kill(tree, path, &inside)?;
+    let mut left = Left::Nothing;
+    for folders in inside.iter().rev() {
+        // Each after those inside of it.
+        for folder in folders.iter().rev() {
+            match fs::remove_dir(folder) {
+                Ok(()) => {}
+                Err(error) if is_gone(&error) => {}
+                Err(error) if is_in_use(&error) => left = Left::Something,
+                Err(error) => return Err(failed("remove", folder, error)),
+            }
+        }
+        if left == Left::Something {
+            return Ok(left);
+        }
+    }
+    Ok(left)
+}
+
+fn is_in_use(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty
+    )
+}
+
+/// A folder and all inside of it, each before what is in it; nothing if it is not there.
+fn subtree(folder: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    match fs::symlink_metadata(folder) {
+        Ok(found) if found.is_dir() => {}
+        Ok(_) => return Ok(Vec::new()),
+        Err(error) if is_gone(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(failed("look at", folder, error)),
+    }
+    let mut all = vec![folder.to_owned()];
+    let mut next = 0;
+    while let Some(folder) = all.get(next).cloned() {
+        all.extend(files::folders(&folder).map_err(|error| failed("list", &folder, error))?);
+        next += 1;
+    }
+    Ok(all)
+}
+
+fn kill(tree: &Tree, path: &Path, inside: &[Vec<PathBuf>]) -> Result<(), CgroupError> {
+    if members(inside).is_empty() {
+        return Ok(());
+    }
+    if let Some(own) = members(inside).into_iter().find(|pid| *pid == getpid().as_raw_pid()) {
+        // Whoever put it there: it cannot clear up after itself.
+        return Err(CgroupError::Busy {
+            what: format!("this process, {own}, which is in {}", path.display()),
+        });
+    }
+    for folders in inside {
+        // Where the kernel can kill all at once, nothing escapes by being started meanwhile.
+        if let Some(folder) = folders.first().filter(|folder| folder.join("cgroup.kill").exists()) {
+            let file = folder.join("cgroup.kill");
+            files::write(&file, "1").or_else(|error| match is_gone(&error) {
+                true => Ok(()),
+                false => Err(failed("write", &file, error)),
+            })?;
+        }
+    }
+    // With v1 what is frozen starts nothing, and dies once it thaws.
+    let freezer = tree
+        .controller("freezer")
+        .map(|hierarchy| hierarchy.root.join(path).join("freezer.state"));
+    let frozen = freezer.filter(|file| files::write(file, "FROZEN").is_ok());
+    for _ in 0..LOOKS {
+        let members = members(inside);
+        if members.is_empty() {
+            break;
+        }
+        for pid in members {
+            kill_one(pid, inside);
+        }
+    }
+    match frozen {
+        Some(file) => files::write(&file, "THAWED").or_else(|error| match is_gone(&error) {
+            true => Ok(()),
+            false => Err(failed("write", &file, error)),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// The processes in these folders.
+fn members(inside: &[Vec<PathBuf>]) -> BTreeSet<i32> {
+    let mut found = BTreeSet::new();
+    for folder in inside.iter().flatten() {
+        // What cannot be read shows when the folder cannot be removed.
+        let text = files::read(&folder.join("cgroup.procs"))
+            .ok()
+            .flatten()
+            .unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
+    }
+    // 0: a process that this one cannot see, and cannot kill.
+    found.remove(&0);
+    found
+}
+
+/// Kills a process if it still is in these folders: meanwhile its number may have become that of another one.
+fn kill_one(pid: i32, inside: &[Vec<PathBuf>]) {
+    let Some(number) = Pid::from_raw(pid) else { return };
+    let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else {
+        return;
+    };
+    if members(inside).contains(&pid) {
+        // If it has ended there is nothing to do.
+        let _ = pidfd_send_signal(&handle, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Stdio};
+    use std::{fs, thread};
+
+    use kubelet_core::CgroupError;
+
+    use super::{Left, pass};
+    use crate::files;
+    use crate::tree::{Hierarchy, Tree, Version};
+
+    /// A cgroup of one of the real hierarchies of this machine, for as long as the test runs.
+    struct Real {
+        tree: Tree,
+        path: PathBuf,
+    }
+
+    impl Real {
+        /// A v2 hierarchy beside those of v1: it has no controllers, but its processes are real.
+        fn unified(name: &str) -> Option<Self> {
+            let root = [Path::new("/sys/fs/cgroup/unified"), Path::new("/sys/fs/cgroup")]
+                .into_iter()
+                .find(|root| root.join("cgroup.controllers").exists())?;
+            Self::of(root, Version::V2, name)
+        }
+
+        fn v1(name: &str) -> Option<Self> {
+            Self::of(Path::new("/sys/fs/cgroup/pids"), Version::V1, name)
+        }
+
+        fn of(root: &Path, version: Version, name: &str) -> Option<Self> {
+            let path = PathBuf::from(format!("kubelet-test-kill-{name}-{}", std::process::id()));
+            let made = root.join("cgroup.procs").exists() && fs::create_dir(root.join(&path)).is_ok();
+            if !made {
+                kubelet_testing::contract::skip(name, "cgroups cannot be made here");
+                return None;
+            }
+            let hierarchy = Hierarchy::for_test(root);
+            Some(Self {
+                tree: Tree {
+                    version,
+                    hierarchies: vec![hierarchy],
+                },
+                path,
+            })
+        }
+
+        fn folder(&self) -> PathBuf {
+            self.tree.hierarchies[0].root.join(&self.path)
+        }
+
+        /// A shell in the cgroup, or in one inside of it.
+        fn shell(&self, inside: &str, script: &str) -> Child {
+            let folder = self.folder().join(inside);
+            fs::create_dir_all(&folder).unwrap();
+            let procs = folder.join("cgroup.procs");
+            let script = format!("echo $$ > {} && {{ {script}; }}", procs.display());
+            let child = Command::new("sh")
+                .args(["-c", &script])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            while files::read(&procs).unwrap().unwrap_or_default().is_empty() {
+                thread::yield_now();
+            }
+            child
+        }
+
+        /// Passes until nothing is left.
+        fn clear(&self) -> usize {
+            for count in 1..20_000 {
+                if pass(&self.tree, &self.path).unwrap() == Left::Nothing {
+                    return count;
+                }
+                thread::yield_now();
+            }
+            panic!("something is left in {}", self.folder().display());
+        }
+    }
+
+    impl Drop for Real {
+        fn drop(&mut self) {
+            let _ = pass(&self.tree, &self.path);
+        }
+    }
+
+    fn ends_what_runs(real: &Real) {
+        let mut children = [
+            real.shell("", "exec sleep 4711"),
+            real.shell("app", "exec sleep 4712"),
+            real.shell("app/inner", "trap '' TERM; sleep 4713 & sleep 4714; sleep 4715"),
+        ];
+        real.clear();
+        assert!(!real.folder().exists());
+        for child in &mut children {
+            assert!(!child.wait().unwrap().success());
+        }
+        assert_eq!(
+            pass(&real.tree, &real.path).unwrap(),
+            Left::Nothing,
+            "it is gone already"
+        );
+    }
+
+    fn ends_what_forks_all_the_time(real: &Real) {
+        // Each is gone before it can be found, and has left another one.
+        let mut child = real.shell(
+            "app",
+            "f() { sleep 0.001; f & }; for i in 1 2 3 4; do f & done; wait; sleep 4716",
+        );
+        real.clear();
+        assert!(!real.folder().exists());
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn all_that_is_in_a_cgroup_of_v2_ends_and_it_goes() {
+        if let Some(real) = Real::unified("all_v2") {
+            ends_what_runs(&real);
+        }
+    }
+
+    #[test]
+    fn all_that_is_in_a_cgroup_of_v1_ends_and_it_goes() {
+        if let Some(real) = Real::v1("all_v1") {
+            ends_what_runs(&real);
+        }
+    }
+
+    #[test]
+    fn what_forks_all_the_time_does_not_get_away_with_v2() {
+        if let Some(real) = Real::unified("forks_v2") {
+            ends_what_forks_all_the_time(&real);
+        }
+    }
+
+    #[test]
+    fn what_forks_all_the_time_does_not_get_away_with_v1() {
+        if let Some(real) = Real::v1("forks_v1") {
+            ends_what_forks_all_the_time(&real);
+        }
+    }
+
+    #[test]
+    fn nobody_kills_itself() {
+        // Of a tree that only looks like cgroups.
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("podu1")).unwrap();
+        fs::write(
+            dir.path().join("podu1/cgroup.procs"),
+            format!("{}\n", std::process::id()),
+        )
+        .unwrap();
+        let tree = Tree {
+            version: Version::V2,
+            hierarchies: vec![Hierarchy::for_test(dir.path())],
+        };
+        let error = pass(&tree, Path::new("podu1")).unwrap_err();
+        assert!(matches!(error, CgroupError::Busy { .. }), "{error}");
+    }
+}

@@ -1,0 +1,16 @@
+#![doc = include_str!("../README.md")]
+
+mod enforcement;
+mod files;
+mod kill;
+mod manager;
+mod mark;
+mod names;
+mod stats;
+mod tree;
+mod usage;
+mod values;
+
+pub use enforcement::{Enforcement, EnforcementError, Reserved};
+pub use manager::{CgroupManager, CgroupSettings};
+pub use stats::CgroupStats;
