@@ -1,5 +1,8 @@
 //! One bounded HTTP request: what hooks, probes and the URL source need of a client.
 
+mod pod_get;
+mod reference;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::BoxError;
+
+pub(crate) use pod_get::is_host;
 
 /// A request that cannot cost more than its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

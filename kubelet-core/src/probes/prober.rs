@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::http::is_host;
+
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -66,6 +68,20 @@ pub enum ProbeAction {
     TcpSocket(TcpProbe),
     /// A call of `grpc.health.v1.Health/Check`.
     Grpc(GrpcProbe),
+}
+
+impl ProbeAction {
+    /// Why nobody can be where this asks, if so. Nothing else is looked at.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let (host, port) = match self {
+            Self::HttpGet(HttpProbe { host, port, .. })
+            | Self::TcpSocket(TcpProbe { host, port })
+            | Self::Grpc(GrpcProbe { host, port, .. }) => (host, *port),
+        };
+        let is_there = is_host(host) && port != 0;
+        (!is_there).then(|| format!("nobody can be at port {port} of host {host:?}"))
+    }
 }
 
 /// An HTTP GET.
