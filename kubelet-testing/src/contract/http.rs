@@ -11,7 +11,8 @@ use std::time::Duration;
 
 pub use answers::{
     a_request_is_sent_as_it_is_asked_for, any_status_code_is_an_answer, nonsense_is_a_bad_request,
-    redirects_are_followed_as_far_as_allowed, requests_may_overlap_each_other, what_is_cut_off_is_an_error,
+    plain_http_is_told_apart, redirects_are_followed_as_far_as_allowed, requests_may_overlap_each_other,
+    what_is_cut_off_is_an_error,
 };
 pub use limits::{
     connections_are_not_kept, dropping_the_future_ends_the_exchange, no_more_than_the_body_limit_is_kept,
@@ -84,6 +85,7 @@ macro_rules! http_contract {
             dropping_the_future_ends_the_exchange
             no_more_than_the_body_limit_is_kept
             nonsense_is_a_bad_request
+            plain_http_is_told_apart
             redirects_are_followed_as_far_as_allowed
             requests_may_overlap_each_other
             the_head_is_bounded_too

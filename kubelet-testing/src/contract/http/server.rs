@@ -117,6 +117,30 @@ impl Server {
         Self::start(move |_| answer.clone()).await
     }
 
+    /// Says this to whoever connects, and does not listen to them.
+    pub(super) async fn blurts(start: &'static str) -> Self {
+        let (listener, port) = listen().await;
+        let seen: Arc<Mutex<Seen>> = Arc::default();
+        let mut tasks = JoinSet::new();
+        let noted = seen.clone();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let open = Open::note(noted.clone());
+                connections.spawn(async move {
+                    let _ = open.write(&mut stream, start.as_bytes()).await;
+                    // What came is read to its end: unread, it would take back what was said.
+                    while stream.read_u8().await.is_ok() {}
+                });
+            }
+        });
+        Self {
+            port,
+            seen,
+            _tasks: tasks,
+        }
+    }
+
     pub(super) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
