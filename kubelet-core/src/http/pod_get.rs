@@ -84,7 +84,28 @@ pub(crate) fn is_host(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{HttpError, HttpProbe};
+    use proptest::collection::vec;
+    use proptest::prelude::{any, prop_oneof, proptest};
+    use proptest::strategy::{Just, Strategy};
+    use proptest::{prop_assert, prop_assert_eq};
+
+    use super::{HttpError, HttpProbe, OF_BODIES};
+
+    fn name() -> impl Strategy<Value = String> {
+        let known = [
+            "Host",
+            "host",
+            "User-Agent",
+            "USER-AGENT",
+            "Accept",
+            "accept",
+            "Content-Length",
+            "trailer",
+            "X",
+        ];
+        let known = known.map(|name| Just(name.to_owned()).boxed());
+        prop_oneof![proptest::strategy::Union::new(known), any::<String>()]
+    }
 
     fn with(headers: &[(&str, &str)]) -> HttpProbe {
         let mut probe = HttpProbe::new("10.0.0.7", 8080, "/healthz");
@@ -170,5 +191,42 @@ mod tests {
             ("User-Agent", "you"),
         ];
         assert_eq!(sent(&given), ["Host: pod.example", "User-Agent: me", "Accept: */*"]);
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_headers_there_are_the_rules_hold(given in vec((name(), "[a ]{0,2}"), 0..6)) {
+            let mut probe = with(&[]);
+            probe.headers = given.clone();
+            let sent = probe.request("agent").unwrap().headers;
+            let count = |name: &str| sent.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name)).count();
+            let was_given = |name: &str| given.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+            for name in ["Host", "User-Agent"] {
+                prop_assert!(count(name) <= 1);
+            }
+            for name in ["User-Agent", "Accept"] {
+                let is_refused = was_given(name).is_some_and(|(_, value)| value.is_empty());
+                prop_assert_eq!(count(name) == 0, is_refused, "{}: {:?}", name, &sent);
+            }
+            prop_assert!(OF_BODIES.iter().all(|name| count(name) == 0));
+            let special = |name: &str| {
+                let mut all = ["Host", "User-Agent", "Accept"].iter().chain(&OF_BODIES);
+                all.any(|other| name.eq_ignore_ascii_case(other))
+            };
+            let plain = |headers: &[(String, String)]| -> Vec<_> {
+                headers.iter().filter(|(name, _)| !special(name)).cloned().collect()
+            };
+            prop_assert_eq!(plain(&sent), plain(&given));
+        }
+
+        #[test]
+        fn no_host_leads_elsewhere(host in "[a1.:/?#@%\\[\\] \u{e4}-]{0,6}", path in any::<String>()) {
+            if let Ok(request) = HttpProbe::new(&host, 80, path).request("x") {
+                let rest = request.url.strip_prefix("http://").unwrap();
+                let authority = &rest[..rest.find('/').unwrap()];
+                let shown = if host.contains(':') { authority.contains("]:80") } else { authority == format!("{host}:80") };
+                prop_assert!(shown, "{}", request.url);
+            }
+        }
     }
 }

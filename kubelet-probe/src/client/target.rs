@@ -161,6 +161,7 @@ fn without_dots(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kubelet_core::HttpProbe;
     use proptest::prelude::{any, proptest};
     use proptest::{prop_assert, prop_assert_eq};
 
@@ -243,6 +244,14 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn whatever_path_a_pod_has_it_can_be_sent(path in any::<String>()) {
+            let request = HttpProbe::new("10.0.0.7", 8080, &path).request("x").unwrap();
+            let target = Target::parse(&request.url).unwrap();
+            prop_assert_eq!((target.host(), target.port()), ("10.0.0.7", 8080));
+            prop_assert_eq!(format!("http://10.0.0.7:8080{}", target.path()), request.url);
+        }
+
         #[test]
         fn nothing_leads_to_another_host(location in any::<Vec<u8>>(), followed in 0..3_usize) {
             let from = Target::parse("http://a:1/b/c?d").unwrap();

@@ -5,7 +5,6 @@
 mod answers;
 mod limits;
 mod proxy;
-mod server;
 
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ pub use limits::{
     connections_are_not_kept, dropping_the_future_ends_the_exchange, no_more_than_the_body_limit_is_kept,
     the_head_is_bounded_too, the_whole_exchange_ends_within_the_timeout,
 };
-pub use proxy::{check_without_proxy, no_proxy_is_used};
+pub use proxy::no_proxy_is_used;
 
 /// Tells the suite of [`HttpClient`](kubelet_core::HttpClient) what it needs beside the client that it checks.
 ///
@@ -95,7 +94,7 @@ macro_rules! http_contract {
 
         #[test]
         fn no_proxy_is_used() {
-            $crate::contract::http::check_without_proxy(
+            $crate::contract::check_without_proxy(
                 concat!(module_path!(), "::no_proxy_is_used"),
                 $make,
                 async |client, fixture| $crate::contract::http::no_proxy_is_used(client, fixture).await,

@@ -295,7 +295,8 @@ faults! { http:
 
 #[test]
 fn uses_a_proxy() {
-    use kubelet_testing::contract::http::{check_without_proxy, no_proxy_is_used};
+    use kubelet_testing::contract::check_without_proxy;
+    use kubelet_testing::contract::http::no_proxy_is_used;
 
     let test = concat!(module_path!(), "::uses_a_proxy");
     let check = || {

@@ -5,7 +5,7 @@ use kubelet_core::{BoundedRequest, HttpClient, HttpError};
 
 use crate::contract::http::HttpFixture;
 use crate::contract::http::limits::send;
-use crate::contract::http::server::{Answer, Server, listen};
+use crate::contract::server::{Answer, Server, listen};
 
 /// A request is sent as it is asked for; header names of its answer are in lower case.
 ///
