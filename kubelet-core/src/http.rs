@@ -1,5 +1,8 @@
 //! One bounded HTTP request: what hooks, probes and the URL source need of a client.
 
+mod pod_get;
+mod reference;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::error::BoxError;
+
+pub(crate) use pod_get::is_host;
 
 /// A request that cannot cost more than its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +95,12 @@ pub enum HttpError {
         /// The request's timeout.
         after: Duration,
     },
+    /// The other side speaks plain HTTP where TLS was asked for.
+    #[error("request to {url} was answered in plain HTTP")]
+    PlainHttp {
+        /// The URL.
+        url: String,
+    },
     /// No connection, or it broke.
     #[error("request to {url} failed")]
     Failed {
@@ -110,6 +121,7 @@ pub enum HttpError {
 /// - No proxy is used, whatever the environment says.
 /// - Any status code is an answer; only the lack of one is an error.
 /// - What is no answer, or is cut off, is `Failed`: never an empty or a short body.
+/// - Plain HTTP that comes back where TLS was asked for is `PlainHttp`.
 /// - A request is sent as it is asked for; header names of its answer are in lower case.
 /// - A request that makes no sense is `BadRequest`, and nothing is sent.
 /// - As many redirects are followed as the request allows, each only to the same host name; the next one is the answer.

@@ -1,5 +1,6 @@
 //! The HTTP client: one connection per request, bounded in time and memory.
 
+mod noting;
 mod target;
 mod tls;
 
@@ -11,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use http::header::{AUTHORIZATION, COOKIE, HOST, LOCATION, PROXY_AUTHORIZATION};
+use http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, LOCATION, PROXY_AUTHORIZATION};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -24,7 +25,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use self::target::Target;
+use self::noting::Noting;
+use self::target::{Redirect, Target};
 
 /// More memory than this is not given to the head of an answer.
 const HEAD_LIMIT_BYTES: usize = 64 << 10;
@@ -70,25 +72,39 @@ impl HyperClient {
         Ok(keep(place, config))
     }
 
-    async fn follow(&self, req: &BoundedRequest) -> Result<BoundedResponse, HttpError> {
+    /// Sends the request within its time, and follows redirects.
+    pub(crate) async fn fetch(&self, req: &BoundedRequest) -> Result<Fetched, HttpError> {
+        let followed = timeout(req.timeout, self.follow(req)).await;
+        followed.unwrap_or_else(|_elapsed| {
+            Err(HttpError::TimedOut {
+                url: req.url.clone(),
+                after: req.timeout,
+            })
+        })
+    }
+
+    async fn follow(&self, req: &BoundedRequest) -> Result<Fetched, HttpError> {
         let mut target = Target::parse(&req.url).map_err(|message| bad(req, message))?;
         let mut method = Method::from_bytes(req.method.as_bytes()).map_err(|error| bad(req, error.to_string()))?;
         let mut headers = headers(req)?;
-        let mut redirects = 0;
+        let mut followed = 0;
         loop {
             let answer = self.exchange(req, &target, &method, &headers).await;
-            let answer = answer.map_err(|source| HttpError::Failed {
-                url: req.url.clone(),
-                source,
-            })?;
-            let Some(next) = answer
-                .redirect
-                .and_then(|location| target.join(&location))
-                .filter(|next| redirects < req.max_redirects && next.host().eq_ignore_ascii_case(target.host()))
-            else {
-                return Ok(answer.response);
+            let answer = answer.map_err(|source| failed(req, source))?;
+            let Some(location) = &answer.location else {
+                return Ok(Fetched::answer(answer.response));
             };
-            redirects += 1;
+            let (next, keeps_host) = match target.redirect(location.as_bytes(), followed, req.max_redirects) {
+                Redirect::To { target, keeps_host } => (target, keeps_host),
+                Redirect::Elsewhere => return Ok(Fetched::answer(answer.response)),
+                Redirect::TooMany => {
+                    return Ok(Fetched {
+                        response: answer.response,
+                        too_many_redirects: true,
+                    });
+                }
+            };
+            followed += 1;
             if matches!(answer.response.status, 301..=303) && method != Method::HEAD {
                 method = Method::GET;
             }
@@ -96,6 +112,9 @@ impl HyperClient {
                 for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION] {
                     headers.remove(name);
                 }
+            }
+            if !keeps_host {
+                headers.remove(HOST);
             }
             target = next;
         }
@@ -117,13 +136,26 @@ impl HyperClient {
             let authority = HeaderValue::from_str(target.authority())?;
             request.headers_mut().insert(HOST, authority);
         }
+        // Nothing follows on this connection. A server that closes it first is also the one whose socket lingers.
+        if !headers.contains_key(CONNECTION) {
+            request
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         let stream = TcpStream::connect((target.host(), target.port())).await?;
         // A request is one small segment that nothing follows.
         stream.set_nodelay(true)?;
         if target.is_tls() {
             let connector = TlsConnector::from(self.tls(req.verify_tls).await?);
             let name = target.host().to_owned().try_into()?;
-            let stream = connector.connect(name, stream).await?;
+            let connect = connector.connect(name, Noting::new(stream)).into_fallible();
+            let stream = connect.await.map_err(|(error, stream)| -> BoxError {
+                if stream.heard_http() {
+                    PlainHttp.into()
+                } else {
+                    error.into()
+                }
+            })?;
             over(stream, request, req.body_limit_bytes).await
         } else {
             over(stream, request, req.body_limit_bytes).await
@@ -142,20 +174,36 @@ impl fmt::Debug for HyperClient {
 #[async_trait]
 impl HttpClient for HyperClient {
     async fn send(&self, req: BoundedRequest) -> Result<BoundedResponse, HttpError> {
-        match timeout(req.timeout, self.follow(&req)).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => Err(HttpError::TimedOut {
-                url: req.url,
-                after: req.timeout,
-            }),
+        Ok(self.fetch(&req).await?.response)
+    }
+}
+
+/// The last answer to a request.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    pub(crate) response: BoundedResponse,
+    /// Whether it is a redirect that would be followed, had not so many come before it.
+    pub(crate) too_many_redirects: bool,
+}
+
+impl Fetched {
+    fn answer(response: BoundedResponse) -> Self {
+        Self {
+            response,
+            too_many_redirects: false,
         }
     }
 }
 
+/// The other side was asked for TLS.
+#[derive(Debug, thiserror::Error)]
+#[error("the server speaks plain HTTP")]
+struct PlainHttp;
+
 struct Answer {
     response: BoundedResponse,
     /// The place that a redirect names.
-    redirect: Option<String>,
+    location: Option<HeaderValue>,
 }
 
 /// Sends one request over a fresh connection. The connection ends with this future, whatever the server does.
@@ -166,6 +214,8 @@ async fn over(
 ) -> Result<Answer, BoxError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(HEAD_LIMIT_BYTES);
+    // Names of headers have no case; some servers do not know that, and look for this one.
+    builder.title_case_headers(true);
     let (mut sender, connection) = builder.handshake(TokioIo::new(stream)).await?;
     let exchange = async {
         let response = sender.send_request(request).await?;
@@ -211,10 +261,9 @@ async fn read(response: Response<Incoming>, limit: usize) -> Result<Answer, BoxE
         })
         .collect();
     let location = head.headers.get(LOCATION).filter(|_| is_redirect(head.status));
-    let redirect = location.and_then(|value| value.to_str().ok()).map(str::to_owned);
     Ok(Answer {
         response: answer,
-        redirect,
+        location: location.filter(|value| !value.is_empty()).cloned(),
     })
 }
 
@@ -228,7 +277,8 @@ fn headers(req: &BoundedRequest) -> Result<HeaderMap, HttpError> {
         let name =
             HeaderName::from_bytes(name.as_bytes()).map_err(|_| bad(req, format!("bad header name {name:?}")))?;
         // The value may be a secret.
-        let value = HeaderValue::from_str(value).map_err(|_| bad(req, format!("bad value of header {name}")))?;
+        let value =
+            HeaderValue::from_bytes(value.as_bytes()).map_err(|_| bad(req, format!("bad value of header {name}")))?;
         headers.append(name, value);
     }
     Ok(headers)
@@ -239,6 +289,14 @@ fn bad(req: &BoundedRequest, message: String) -> HttpError {
         url: req.url.clone(),
         message,
     }
+}
+
+fn failed(req: &BoundedRequest, source: BoxError) -> HttpError {
+    let url = req.url.clone();
+    if source.is::<PlainHttp>() {
+        return HttpError::PlainHttp { url };
+    }
+    HttpError::Failed { url, source }
 }
 
 fn keep(place: &OnceLock<Arc<ClientConfig>>, config: ClientConfig) -> Arc<ClientConfig> {

@@ -1,5 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod client;
+mod prober;
+#[cfg(test)]
+mod server;
 
 pub use client::HyperClient;
+pub use prober::NetworkProber;

@@ -223,6 +223,15 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         files: &[
+            include_str!("../src/contract/probers.rs"),
+            include_str!("../src/contract/probers/answers.rs"),
+            include_str!("../src/contract/probers/limits.rs"),
+            include_str!("../src/contract/probers/requests.rs"),
+        ],
+        of: Some((include_str!("../../kubelet-core/src/probes/prober.rs"), "Prober")),
+    },
+    Suite {
+        files: &[
             include_str!("../src/contract/providers.rs"),
             include_str!("../src/contract/providers/ends.rs"),
             include_str!("../src/contract/providers/life.rs"),

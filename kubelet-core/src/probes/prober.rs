@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::http::is_host;
+
 /// What a probe is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -66,6 +68,20 @@ pub enum ProbeAction {
     TcpSocket(TcpProbe),
     /// A call of `grpc.health.v1.Health/Check`.
     Grpc(GrpcProbe),
+}
+
+impl ProbeAction {
+    /// Why nobody can be where this asks, if so. Nothing else is looked at.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let (host, port) = match self {
+            Self::HttpGet(HttpProbe { host, port, .. })
+            | Self::TcpSocket(TcpProbe { host, port })
+            | Self::Grpc(GrpcProbe { host, port, .. }) => (host, *port),
+        };
+        let is_there = is_host(host) && port != 0;
+        (!is_there).then(|| format!("nobody can be at port {port} of host {host:?}"))
+    }
 }
 
 /// An HTTP GET.
@@ -168,17 +184,19 @@ impl ProbeOutcome {
 /// When a probe is due, what its failures mean, and that no two runs of one overlap is not its business.
 ///
 /// # Contract
-/// - A run ends within the timeout of its target, whatever the other side does, with `Failure`.
+/// - A run that takes longer than its target's timeout is `Failure` then, whatever the other side does.
 /// - A refused connection, and one that breaks, is `Failure`.
-/// - Of an answer no more than 10 KiB is kept in memory.
-/// - Each run has a connection of its own, closed at its end.
+/// - An answer costs bounded memory, however long it is, and no more than 10 KiB of its body are told.
+/// - Each run has connections of its own, closed at its end.
 /// - No proxy is used, whatever the environment says.
 /// - Certificates are not verified.
-/// - HTTP: a status of 200 to 399 is `Success`, any other is `Failure`.
-/// - HTTP: up to 10 redirects to the same host name are followed; one more is `Failure`; one to another host name is `Success` with a warning.
-/// - HTTP: the headers of the target are sent as given; `User-Agent` and `Accept` are filled in where it has none.
-/// - gRPC: only `SERVING` is `Success`.
-/// - A target that makes no sense is `Unknown`, and nothing is sent.
+/// - HTTP: a status of 200 to 399 is `Success`, from 300 on with a warning; any other is `Failure`.
+/// - HTTP: up to 10 redirects to the same host name are followed, and one more is `Failure`; one to another host name is the answer.
+/// - HTTP: path and headers are those of the target, but for headers that describe a body; `User-Agent` and `Accept` are filled in
+///   where it has none.
+/// - TCP: a connection is `Success`, and nothing is sent.
+/// - gRPC: the target's service is asked after, and only `SERVING` is `Success`.
+/// - A target that makes no sense is `Unknown`, and nobody is asked.
 /// - Runs may overlap each other.
 /// - Dropping the future ends the run.
 ///

@@ -4,100 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::{BoundedRequest, HttpClient, HttpError};
-use rustls::ServerConfig;
-use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::task::JoinSet;
-use tokio_rustls::TlsAcceptor;
 
 use super::HyperClient;
-
-const CERTIFICATE: &[u8] = include_bytes!("testdata/cert.der");
-const KEY: &[u8] = include_bytes!("testdata/key.der");
-
-/// Serves until it is dropped; each connection is answered by `answer`, given the head of the request.
-struct Server {
-    port: u16,
-    _tasks: JoinSet<()>,
-}
-
-impl Server {
-    async fn start(answer: impl AsyncAnswer) -> Self {
-        Self::with_tls(None, answer).await
-    }
-
-    async fn with_tls(tls: Option<TlsAcceptor>, answer: impl AsyncAnswer) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move {
-            let mut connections = JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                let (tls, answer) = (tls.clone(), answer.clone());
-                connections.spawn(async move {
-                    match tls {
-                        None => converse(stream, answer).await,
-                        Some(tls) => {
-                            if let Ok(stream) = tls.accept(stream).await {
-                                converse(stream, answer).await;
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        Self { port, _tasks: tasks }
-    }
-
-    fn get(&self, path: &str) -> BoundedRequest {
-        let mut request = BoundedRequest::get(format!("http://127.0.0.1:{}{path}", self.port));
-        request.timeout = Duration::from_secs(20);
-        request
-    }
-}
-
-/// From the head of a request to what is written: all of it, then again and again the last part if there is one.
-trait AsyncAnswer: Fn(String) -> (Vec<u8>, Then) + Clone + Send + Sync + 'static {}
-impl<F: Fn(String) -> (Vec<u8>, Then) + Clone + Send + Sync + 'static> AsyncAnswer for F {}
-
-enum Then {
-    Close,
-    Hang,
-    Flood(Vec<u8>),
-}
-
-async fn converse(mut stream: impl AsyncRead + AsyncWrite + Unpin, answer: impl AsyncAnswer) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        match stream.read_u8().await {
-            Ok(byte) => head.push(byte),
-            Err(_) => return,
-        }
-    }
-    let (bytes, then) = answer(String::from_utf8(head).unwrap());
-    if stream.write_all(&bytes).await.is_err() {
-        return;
-    }
-    match then {
-        Then::Close => {
-            let _ = stream.shutdown().await;
-        }
-        // Ends when the client goes away.
-        Then::Hang => while stream.read_u8().await.is_ok() {},
-        Then::Flood(more) => while stream.write_all(&more).await.is_ok() {},
-    }
-}
-
-fn ok(body: &str) -> Vec<u8> {
-    format!(
-        "HTTP/1.1 200 OK\r\nX-A: b\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .into_bytes()
-}
+use crate::server::{CERTIFICATE, CERTIFICATE_V1, Server, Then, ok, tls};
 
 #[tokio::test]
 async fn an_answer_is_read_and_the_request_is_as_asked() {
@@ -239,31 +150,121 @@ async fn redirects_are_followed_to_the_same_host_only() {
     }
 }
 
+fn over_tls(mut request: BoundedRequest) -> BoundedRequest {
+    request.url = request.url.replace("http:", "https:");
+    request
+}
+
 #[tokio::test]
 async fn certificates_are_checked_unless_told_otherwise() {
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![CertificateDer::from(CERTIFICATE)],
-            PrivateKeyDer::try_from(KEY).unwrap(),
-        )
-        .unwrap();
-    let tls = TlsAcceptor::from(Arc::new(config));
-    let server = Server::with_tls(Some(tls), |_| (ok("safe"), Then::Close)).await;
-    let mut request = server.get("/");
-    request.url = request.url.replace("http:", "https:");
+    let server = Server::with_tls(Some(tls(CERTIFICATE)), |_| (ok("safe"), Then::Close)).await;
+    let mut request = over_tls(server.get("/"));
     let error = HyperClient::new().send(request.clone()).await.unwrap_err();
     assert!(matches!(error, HttpError::Failed { .. }), "{error:?}");
     let knowing = HyperClient::new().root_certificate(CERTIFICATE);
     assert_eq!(knowing.send(request.clone()).await.unwrap().body, "safe");
     request.verify_tls = false;
     assert_eq!(HyperClient::new().send(request).await.unwrap().body, "safe");
-    let plain = Server::start(|_| (ok("plain"), Then::Close)).await;
-    let mut request = plain.get("/");
-    request.url = request.url.replace("http:", "https:");
-    request.timeout = Duration::from_secs(1);
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_checked_may_be_of_any_version() {
+    let server = Server::with_tls(Some(tls(CERTIFICATE_V1)), |_| (ok("old"), Then::Close)).await;
+    let mut request = over_tls(server.get("/"));
+    let knowing = HyperClient::new().root_certificate(CERTIFICATE);
+    let error = knowing.send(request.clone()).await.unwrap_err();
+    assert!(matches!(error, HttpError::Failed { .. }), "{error:?}");
     request.verify_tls = false;
-    assert!(HyperClient::new().send(request).await.is_err());
+    assert_eq!(HyperClient::new().send(request).await.unwrap().body, "old");
+}
+
+#[tokio::test]
+async fn who_speaks_no_tls_is_told_apart_if_it_is_http() {
+    for (says, is_http) in [
+        ("HTTP/1.1 400 Bad Request\r\n\r\nno TLS here", true),
+        ("HTTP/1.0 200 OK\r\n\r\n", true),
+        ("HTTP", false),
+        ("SSH-2.0-nothing for you\r\n", false),
+        ("", false),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut request = BoundedRequest::get(format!("https://{}/", listener.local_addr().unwrap()));
+        request.verify_tls = false;
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            // The hello is read first: what is unread when a connection is closed resets it.
+            let mut hello = [0; 4096];
+            let _ = stream.read(&mut hello).await;
+            stream.write_all(says.as_bytes()).await.unwrap();
+            let _ = stream.shutdown().await;
+            while matches!(stream.read(&mut hello).await, Ok(1..)) {}
+        };
+        let client = HyperClient::new();
+        let (answer, ()) = tokio::join!(client.send(request), serve);
+        let error = answer.unwrap_err();
+        assert_eq!(
+            matches!(error, HttpError::PlainHttp { .. }),
+            is_http,
+            "{says:?}: {error:?}"
+        );
+        assert_eq!(
+            matches!(error, HttpError::Failed { .. }),
+            !is_http,
+            "{says:?}: {error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_request_says_that_its_connection_is_for_it_alone() {
+    let server = Server::start(|head| (ok(&head), Then::Close)).await;
+    let sent = |answer: &[u8]| String::from_utf8(answer.to_vec()).unwrap();
+    let answer = HyperClient::new().send(server.get("/")).await.unwrap();
+    let head = sent(&answer.body);
+    assert!(head.contains("\r\nConnection: close\r\n"), "{head}");
+    let mut request = server.get("/");
+    request.headers = vec![("Connection".into(), "keep-alive".into())];
+    let answer = HyperClient::new().send(request).await.unwrap();
+    let head = sent(&answer.body);
+    assert!(
+        head.contains("\r\nConnection: keep-alive\r\n") && !head.contains("close"),
+        "{head}"
+    );
+}
+
+#[tokio::test]
+async fn a_value_may_have_letters_beyond_ascii() {
+    let server = Server::start(|head| (ok(&head), Then::Close)).await;
+    let mut request = server.get("/");
+    request.headers = vec![("X-Name".into(), "Zo\u{eb}".into())];
+    let answer = HyperClient::new().send(request).await.unwrap();
+    let head = String::from_utf8(answer.body.to_vec()).unwrap();
+    assert!(head.contains("\r\nX-Name: Zo\u{eb}\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn a_host_of_the_requests_own_goes_with_a_path_and_not_with_a_url() {
+    let server = Server::start(|head| {
+        let port = head.split("X-Port: ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        let to = match head.split(' ').nth(1).unwrap() {
+            "/path" => "/end".to_owned(),
+            "/url" => format!("http://127.0.0.1:{}/end", port.unwrap()),
+            _ => return (ok(&head), Then::Close),
+        };
+        let answer = format!("HTTP/1.1 307 Go\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
+        (answer.into_bytes(), Then::Close)
+    })
+    .await;
+    let own = format!("127.0.0.1:{}", server.port);
+    for (path, host) in [("/path", "pod.example"), ("/url", own.as_str())] {
+        let mut request = server.get(path);
+        request.max_redirects = 1;
+        request.headers = vec![
+            ("Host".into(), "pod.example".into()),
+            ("X-Port".into(), server.port.to_string()),
+        ];
+        let answer = HyperClient::new().send(request).await.unwrap();
+        let head = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert!(head.contains(&format!("\r\nHost: {host}\r\n")), "{path}: {head}");
+    }
 }

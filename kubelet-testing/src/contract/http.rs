@@ -5,19 +5,19 @@
 mod answers;
 mod limits;
 mod proxy;
-mod server;
 
 use std::time::Duration;
 
 pub use answers::{
     a_request_is_sent_as_it_is_asked_for, any_status_code_is_an_answer, nonsense_is_a_bad_request,
-    redirects_are_followed_as_far_as_allowed, requests_may_overlap_each_other, what_is_cut_off_is_an_error,
+    plain_http_is_told_apart, redirects_are_followed_as_far_as_allowed, requests_may_overlap_each_other,
+    what_is_cut_off_is_an_error,
 };
 pub use limits::{
     connections_are_not_kept, dropping_the_future_ends_the_exchange, no_more_than_the_body_limit_is_kept,
     the_head_is_bounded_too, the_whole_exchange_ends_within_the_timeout,
 };
-pub use proxy::{check_without_proxy, no_proxy_is_used};
+pub use proxy::no_proxy_is_used;
 
 /// Tells the suite of [`HttpClient`](kubelet_core::HttpClient) what it needs beside the client that it checks.
 ///
@@ -84,6 +84,7 @@ macro_rules! http_contract {
             dropping_the_future_ends_the_exchange
             no_more_than_the_body_limit_is_kept
             nonsense_is_a_bad_request
+            plain_http_is_told_apart
             redirects_are_followed_as_far_as_allowed
             requests_may_overlap_each_other
             the_head_is_bounded_too
@@ -93,7 +94,7 @@ macro_rules! http_contract {
 
         #[test]
         fn no_proxy_is_used() {
-            $crate::contract::http::check_without_proxy(
+            $crate::contract::check_without_proxy(
                 concat!(module_path!(), "::no_proxy_is_used"),
                 $make,
                 async |client, fixture| $crate::contract::http::no_proxy_is_used(client, fixture).await,

@@ -25,6 +25,7 @@ enum Fault {
     GoesOnAlone,
     UsesAProxy,
     BadStatusIsAnError,
+    PlainHttpIsAnError,
     ShortBodyIsWhole,
     NoAnswerIsEmpty,
     HeadersOnlyOnce,
@@ -109,6 +110,24 @@ impl Plain {
         }
     }
 
+    /// Asks for TLS, of which it knows how it begins.
+    async fn hello(&self, req: &BoundedRequest, host: &str) -> HttpError {
+        let first = async {
+            let mut stream = TcpStream::connect(host).await?;
+            stream.write_all(&[0x16, 3, 1]).await?;
+            let mut first = [0; 5];
+            stream.read_exact(&mut first).await?;
+            Ok::<_, std::io::Error>(first)
+        };
+        match first.await {
+            Ok(first) if &first == b"HTTP/" && self.fault != Fault::PlainHttpIsAnError => {
+                HttpError::PlainHttp { url: req.url.clone() }
+            }
+            Ok(_) => failed(req, "no TLS"),
+            Err(error) => failed(req, error),
+        }
+    }
+
     fn check(&self, req: &BoundedRequest) -> Result<(), HttpError> {
         let word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
         let fine = |(name, value): &(String, String)| word(name) && !value.contains(['\r', '\n']);
@@ -123,6 +142,9 @@ impl Plain {
     }
 
     async fn follow(&self, req: &BoundedRequest) -> Result<BoundedResponse, HttpError> {
+        if let Some(rest) = req.url.strip_prefix("https://") {
+            return Err(self.hello(req, rest.trim_end_matches('/')).await);
+        }
         self.check(req)?;
         let mut url = req.url.clone();
         for redirects in 0.. {
@@ -262,6 +284,7 @@ faults! { http:
     keeps_connections: with(Fault::KeepsConnections), connections_are_not_kept, "closes its connection";
     goes_on_alone: with(Fault::GoesOnAlone), dropping_the_future_ends_the_exchange, "closes its connection";
     a_bad_status_is_an_error: with(Fault::BadStatusIsAnError), any_status_code_is_an_answer, "status 400 gives";
+    plain_http_is_an_error: with(Fault::PlainHttpIsAnError), plain_http_is_told_apart, "is asked for TLS and says";
     a_short_body_is_whole: with(Fault::ShortBodyIsWhole), what_is_cut_off_is_an_error, "closes in its body";
     no_answer_is_empty: with(Fault::NoAnswerIsEmpty), what_is_cut_off_is_an_error, "closes at once";
     headers_only_once: with(Fault::HeadersOnlyOnce), a_request_is_sent_as_it_is_asked_for, "a header that repeats";
@@ -272,7 +295,8 @@ faults! { http:
 
 #[test]
 fn uses_a_proxy() {
-    use kubelet_testing::contract::http::{check_without_proxy, no_proxy_is_used};
+    use kubelet_testing::contract::check_without_proxy;
+    use kubelet_testing::contract::http::no_proxy_is_used;
 
     let test = concat!(module_path!(), "::uses_a_proxy");
     let check = || {

@@ -12,6 +12,7 @@ mod events;
 mod generators;
 mod http;
 mod objects;
+mod probers;
 mod providers;
 mod runnables;
 mod sources;

@@ -5,7 +5,7 @@ use kubelet_core::{BoundedRequest, HttpClient, HttpError};
 
 use crate::contract::http::HttpFixture;
 use crate::contract::http::limits::send;
-use crate::contract::http::server::{Answer, Server, listen};
+use crate::contract::server::{Answer, Server, listen};
 
 /// A request is sent as it is asked for; header names of its answer are in lower case.
 ///
@@ -146,6 +146,34 @@ pub async fn what_is_cut_off_is_an_error(client: &dyn HttpClient, fixture: &Http
         matches!(error, Err(HttpError::Failed { .. })),
         "a port where nobody listens gives {error:?}"
     );
+}
+
+/// Plain HTTP that comes back where TLS was asked for is `PlainHttp`.
+///
+/// # Panics
+/// If the promise is broken.
+pub async fn plain_http_is_told_apart(client: &dyn HttpClient, fixture: &HttpFixture) {
+    let answers = [
+        ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", true),
+        ("HTTP/1.0 200 OK\r\n\r\nold style", true),
+        ("SSH-2.0-nothing for you\r\n", false),
+    ];
+    for (says, is_http) in answers {
+        let server = Server::blurts(says).await;
+        for verify_tls in [true, false] {
+            let mut request = server.get("/", fixture.patience);
+            request.url = request.url.replace("http:", "https:");
+            request.verify_tls = verify_tls;
+            let error = send(client, fixture, request).await;
+            let told = match &error {
+                Err(HttpError::PlainHttp { .. }) => is_http,
+                Err(HttpError::Failed { .. }) => !is_http,
+                _ => false,
+            };
+            assert!(told, "a server that is asked for TLS and says {says:?} gives {error:?}");
+        }
+        server.is_left(fixture.patience).await;
+    }
 }
 
 /// As many redirects are followed as the request allows, each only to the same host name; the next one is the answer.

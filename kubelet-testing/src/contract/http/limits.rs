@@ -6,7 +6,7 @@ use kubelet_core::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 
 use crate::contract::check::within;
 use crate::contract::http::HttpFixture;
-use crate::contract::http::server::{Answer, Server};
+use crate::contract::server::{Answer, Server};
 
 /// How long requests may take that are to end by their timeout.
 const BRIEF: Duration = Duration::from_millis(200);

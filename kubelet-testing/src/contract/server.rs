@@ -12,7 +12,7 @@ use crate::contract::check::eventually;
 
 /// What is written once the head of a request was read, and what happens then.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     start: Vec<u8>,
     then: Then,
 }
@@ -35,37 +35,37 @@ impl Answer {
     }
 
     /// A whole answer. The connection stays open until the client goes away.
-    pub(super) fn whole(status: u16, body: &str) -> Self {
+    pub(crate) fn whole(status: u16, body: &str) -> Self {
         let length = body.len();
         let head = format!("HTTP/1.1 {status} Status\r\nX-Answer: Yes\r\nContent-Length: {length}\r\n\r\n");
         Self::hang(head + body)
     }
 
     /// A redirect.
-    pub(super) fn redirect(to: &str) -> Self {
+    pub(crate) fn redirect(to: &str) -> Self {
         Self::hang(format!(
             "HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n"
         ))
     }
 
     /// Nothing more comes, and the connection stays open.
-    pub(super) fn hang(start: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn hang(start: impl Into<Vec<u8>>) -> Self {
         Self::new(start, Then::Hang)
     }
 
-    pub(super) fn close(start: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn close(start: impl Into<Vec<u8>>) -> Self {
         Self::new(start, Then::Close)
     }
 
-    pub(super) fn reset(start: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn reset(start: impl Into<Vec<u8>>) -> Self {
         Self::new(start, Then::Reset)
     }
 
-    pub(super) fn flood(start: impl Into<Vec<u8>>, more: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn flood(start: impl Into<Vec<u8>>, more: impl Into<Vec<u8>>) -> Self {
         Self::new(start, Then::Flood(more.into()))
     }
 
-    pub(super) fn drip(start: impl Into<Vec<u8>>, more: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn drip(start: impl Into<Vec<u8>>, more: impl Into<Vec<u8>>) -> Self {
         Self::new(start, Then::Drip(more.into()))
     }
 }
@@ -81,15 +81,19 @@ struct Seen {
 
 /// Serves until it is dropped.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(crate) struct Server {
     port: u16,
     seen: Arc<Mutex<Seen>>,
     _tasks: JoinSet<()>,
 }
 
 impl Server {
-    /// Answers each request by its head.
-    pub(super) async fn start(answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static) -> Self {
+    /// Converses with each client in this way; that the client goes away, an error, is what many tests wait for.
+    pub(crate) async fn talk<C, F>(converse: C) -> Self
+    where
+        C: Fn(TcpStream, Arc<Open>) -> F + Send + Sync + 'static,
+        F: Future<Output = std::io::Result<()>> + Send + 'static,
+    {
         let (listener, port) = listen().await;
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let mut tasks = JoinSet::new();
@@ -97,11 +101,9 @@ impl Server {
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                let open = Open::note(noted.clone());
-                let answer = answer.clone();
+                let talk = converse(stream, Arc::new(Open::note(noted.clone())));
                 connections.spawn(async move {
-                    // That the client goes away is what many tests wait for.
-                    let _ = open.converse(stream, answer).await;
+                    let _ = talk.await;
                 });
             }
         });
@@ -112,49 +114,76 @@ impl Server {
         }
     }
 
+    /// Answers each request by its head.
+    pub(crate) async fn start(answer: impl Fn(&str) -> Answer + Clone + Send + Sync + 'static) -> Self {
+        Self::talk(move |stream, open| {
+            let answer = answer.clone();
+            async move { open.converse(stream, answer).await }
+        })
+        .await
+    }
+
     /// Gives each request the same answer.
-    pub(super) async fn always(answer: Answer) -> Self {
+    pub(crate) async fn always(answer: Answer) -> Self {
         Self::start(move |_| answer.clone()).await
     }
 
-    pub(super) fn url(&self, path: &str) -> String {
+    /// Says this to whoever connects, and does not listen to them.
+    pub(crate) async fn blurts(start: &'static str) -> Self {
+        Self::talk(move |mut stream, open| async move {
+            open.write(&mut stream, start.as_bytes()).await?;
+            // What came is read to its end: unread, it would take back what was said.
+            until_left(&mut stream).await
+        })
+        .await
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    pub(super) fn get(&self, path: &str, timeout: Duration) -> BoundedRequest {
+    pub(crate) fn get(&self, path: &str, timeout: Duration) -> BoundedRequest {
         let mut request = BoundedRequest::get(self.url(path));
         request.timeout = timeout;
         request
     }
 
     /// The heads of all requests so far.
-    pub(super) fn heads(&self) -> Vec<String> {
+    pub(crate) fn heads(&self) -> Vec<String> {
         lock(&self.seen).heads.clone()
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         lock(&self.seen).connections
     }
 
     /// How many bytes clients have taken, with what is on its way to them.
-    pub(super) fn written(&self) -> u64 {
+    pub(crate) fn written(&self) -> u64 {
         lock(&self.seen).written
     }
 
     /// Waits until a request has arrived.
-    pub(super) async fn is_asked(&self, patience: Duration) {
+    pub(crate) async fn is_asked(&self, patience: Duration) {
         eventually("a request arrives", patience, async || {
             (!lock(&self.seen).heads.is_empty()).then_some(())
         })
         .await;
     }
 
+    /// Waits until so many connections have been made.
+    pub(crate) async fn is_connected(&self, number: usize, patience: Duration) {
+        eventually("a connection is made", patience, async || {
+            (lock(&self.seen).connections >= number).then_some(())
+        })
+        .await;
+    }
+
     /// Waits until every connection was closed by its client.
-    pub(super) async fn is_left(&self, patience: Duration) {
+    pub(crate) async fn is_left(&self, patience: Duration) {
         eventually("the client closes its connection", patience, async || {
             (lock(&self.seen).open == 0).then_some(())
         })
@@ -162,7 +191,7 @@ impl Server {
     }
 }
 
-pub(super) async fn listen() -> (TcpListener, u16) {
+pub(crate) async fn listen() -> (TcpListener, u16) {
     let bound = async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
@@ -174,12 +203,20 @@ pub(super) async fn listen() -> (TcpListener, u16) {
     }
 }
 
+/// Waits until the client goes away: an error always.
+pub(crate) async fn until_left(stream: &mut TcpStream) -> std::io::Result<()> {
+    loop {
+        stream.read_u8().await?;
+    }
+}
+
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A connection that is open for as long as this lives.
-struct Open(Arc<Mutex<Seen>>);
+#[derive(Debug)]
+pub(crate) struct Open(Arc<Mutex<Seen>>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -197,14 +234,14 @@ impl Open {
         Self(seen)
     }
 
-    async fn converse(self, mut stream: TcpStream, answer: impl Fn(&str) -> Answer) -> std::io::Result<()> {
+    async fn converse(&self, mut stream: TcpStream, answer: impl Fn(&str) -> Answer) -> std::io::Result<()> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await?);
         }
         let head = String::from_utf8_lossy(&head).into_owned();
         let Answer { start, then } = answer(&head);
-        lock(&self.0).heads.push(head);
+        self.asked(head);
         self.write(&mut stream, &start).await?;
         match then {
             Then::Close => stream.shutdown().await?,
@@ -220,13 +257,16 @@ impl Open {
                 }
             }
         }
-        // Until the client goes away.
-        loop {
-            stream.read_u8().await?;
-        }
+        until_left(&mut stream).await
     }
 
-    async fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
+    /// Notes what was asked.
+    pub(crate) fn asked(&self, head: String) {
+        lock(&self.0).heads.push(head);
+    }
+
+    /// Writes, and counts.
+    pub(crate) async fn write(&self, stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
         stream.write_all(bytes).await?;
         lock(&self.0).written += bytes.len() as u64;
         Ok(())
