@@ -14,6 +14,8 @@ mod logs;
 mod marks;
 mod node;
 mod ports;
+mod probes;
+mod resize;
 mod resources;
 mod restart;
 mod security;

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Events, kept for a look.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Events(Arc<Mutex<Vec<Event>>>);
+pub(crate) struct Events(pub(crate) Arc<Mutex<Vec<Event>>>);
 
 impl EventSink for Events {
     fn record(&self, event: Event) {
