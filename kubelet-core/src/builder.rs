@@ -13,6 +13,7 @@ use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::containers::Containers;
 use crate::dns::ClusterDns;
 use crate::event::{EventSink, TracingEvents};
+use crate::http::HttpClient;
 use crate::image_gc::ImageGcPolicy;
 use crate::images::{CredentialProvider, ImageVerification};
 use crate::kubelet::OnStop;
@@ -92,6 +93,7 @@ pub struct KubeletBuilder {
     user_namespaces: UserNamespaceSettings,
     allocator: Option<Arc<dyn ResourceAllocator>>,
     prober: Option<Arc<dyn Prober>>,
+    http_client: Option<Arc<dyn HttpClient>>,
     settings: Settings,
     log_rotation: LogRotation,
     /// What was said of the links to logs.
@@ -133,6 +135,7 @@ impl KubeletBuilder {
             user_namespaces: UserNamespaceSettings::default(),
             allocator: None,
             prober: None,
+            http_client: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             container_logs: None,
@@ -150,6 +153,13 @@ impl KubeletBuilder {
     /// Who carries out HTTP, TCP and gRPC probes; without one, pods that have such are refused. Commands as probes need none.
     pub fn prober(mut self, prober: impl Prober) -> Self {
         self.prober = Some(Arc::new(prober));
+        self
+    }
+
+    /// Who sends the requests of HTTP hooks; without one, pods that have such are refused. Other hooks need none, and sources and
+    /// probers have clients of their own.
+    pub fn http_client(mut self, client: impl HttpClient) -> Self {
+        self.http_client = Some(Arc::new(client));
         self
     }
 

@@ -35,6 +35,7 @@ use crate::allocator::{ContainerResources, ResourceAllocator};
 use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
 use crate::files::NodeFiles;
+use crate::http::HttpClient;
 use crate::ids::PodUid;
 use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
@@ -86,6 +87,7 @@ pub(crate) struct NodeParts {
     pub(crate) resources: ResourceRules,
     pub(crate) users: UserNamespaces,
     pub(crate) allocator: Option<Arc<dyn ResourceAllocator>>,
+    pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,

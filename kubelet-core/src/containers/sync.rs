@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::ContainerSyncer;
 use super::ground::Ground;
+use super::hooks::PodAt;
 use super::start::Started;
 use super::start_error::StartError;
 use crate::actions::{
@@ -119,6 +120,7 @@ impl ContainerSyncer {
     /// Stops and removes what is in the way.
     async fn make_room(&self, cx: &StepContext, work: &PodWork, actions: &PodActions) -> Result<(), SyncError> {
         let (pod, observed) = (&*work.pod, &*work.observed);
+        let at = PodAt::new(pod, &observed.ips);
         if actions.kill_pod {
             if let SandboxAction::Create { replaces: Some(_), .. } = actions.sandbox {
                 cx.events.record(Event::new(
@@ -131,7 +133,7 @@ impl ContainerSyncer {
             self.kill_whole_pod(cx, pod, observed).await?;
         } else {
             for kill in &actions.kill {
-                self.kill_unwanted(cx, pod, kill).await?;
+                self.kill_unwanted(cx, at, kill).await?;
             }
         }
         if !actions.reset.is_empty() {
@@ -140,7 +142,7 @@ impl ContainerSyncer {
         }
         for reset in &actions.reset {
             if let Some(id) = &reset.running {
-                self.kill_one(cx, pod, id, &reset.name, "killing", Duration::ZERO)
+                self.kill_one(cx, at, id, &reset.name, "killing", Duration::ZERO)
                     .await
                     .map_err(|error| error.into_sync_error(format!("cannot stop container {}", reset.name)))?;
             }
@@ -153,9 +155,9 @@ impl ContainerSyncer {
         self.prune(cx, observed, actions).await
     }
 
-    async fn kill_unwanted(&self, cx: &StepContext, pod: &PodRecord, kill: &KillAction) -> Result<(), SyncError> {
-        let grace = grace_of(pod, kill);
-        self.kill_one(cx, pod, &kill.id, &kill.name, &kill.message, grace)
+    async fn kill_unwanted(&self, cx: &StepContext, at: PodAt<'_>, kill: &KillAction) -> Result<(), SyncError> {
+        let grace = grace_of(at.pod, kill);
+        self.kill_one(cx, at, &kill.id, &kill.name, &kill.message, grace)
             .await
             .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
     }

@@ -4,6 +4,7 @@
 mod contract;
 mod exec;
 mod harness;
+mod hooks;
 mod lifecycle;
 mod logs;
 mod restart;
