@@ -11,6 +11,7 @@ use kubelet_core::{
 };
 use kubelet_cri::CriRuntime;
 use kubelet_pleg::EventedPleg;
+use kubelet_probe::{HyperClient, NetworkProber};
 use kubelet_process::{ProcessRuntime, Supervisor};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
@@ -163,6 +164,8 @@ async fn build(
         .node(node)
         .root_dir(&folders.root)
         .pod_logs_dir(folders.logs())
+        .prober(NetworkProber::new())
+        .http_client(HyperClient::new())
         .events(lines)
         .settings(settings)
         .resources(resources)

@@ -14,6 +14,7 @@ use crate::clock::{Clock, RandomSource, SeededRandom, SystemClock};
 use crate::containers::Containers;
 use crate::dns::ClusterDns;
 use crate::event::{EventSink, TracingEvents};
+use crate::http::HttpClient;
 use crate::image_gc::ImageGcPolicy;
 use crate::images::{CredentialProvider, ImageVerification};
 use crate::kubelet::OnStop;
@@ -94,6 +95,7 @@ pub struct KubeletBuilder {
     allocator: Option<Arc<dyn ResourceAllocator>>,
     prober: Option<Arc<dyn Prober>>,
     cgroups: Option<Arc<dyn PodCgroups>>,
+    http_client: Option<Arc<dyn HttpClient>>,
     settings: Settings,
     log_rotation: LogRotation,
     /// What was said of the links to logs.
@@ -136,6 +138,7 @@ impl KubeletBuilder {
             allocator: None,
             prober: None,
             cgroups: None,
+            http_client: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
             container_logs: None,
@@ -153,6 +156,13 @@ impl KubeletBuilder {
     /// Who carries out HTTP, TCP and gRPC probes; without one, pods that have such are refused. Commands as probes need none.
     pub fn prober(mut self, prober: impl Prober) -> Self {
         self.prober = Some(Arc::new(prober));
+        self
+    }
+
+    /// Who sends the requests of HTTP hooks; without one, pods that have such are refused. Other hooks need none, and sources and
+    /// probers have clients of their own.
+    pub fn http_client(mut self, client: impl HttpClient) -> Self {
+        self.http_client = Some(Arc::new(client));
         self
     }
 

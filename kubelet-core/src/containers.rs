@@ -37,6 +37,7 @@ use crate::allocator::{ContainerResources, ResourceAllocator};
 use crate::clock::{Clock, RandomSource};
 use crate::error::BoxError;
 use crate::files::NodeFiles;
+use crate::http::HttpClient;
 use crate::ids::PodUid;
 use crate::images::{ImageManager, ImageParts};
 use crate::logs::LogPaths;
@@ -91,6 +92,7 @@ pub(crate) struct NodeParts {
     pub(crate) allocator: Option<Arc<dyn ResourceAllocator>>,
     /// Nothing where pods have no cgroups of their own.
     pub(crate) cgroups: Option<Arc<CgroupKeeper>>,
+    pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,

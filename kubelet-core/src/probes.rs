@@ -21,3 +21,4 @@ pub use prober::{GrpcProbe, HttpProbe, ProbeAction, ProbeKind, ProbeOutcome, Pro
 pub use results::{ContainerProbes, PodProbes};
 pub(crate) use spec::probe_of;
 pub(crate) use state::Course;
+pub(crate) use target::http_get;

@@ -7,6 +7,7 @@ mod engine {
     mod endings;
     mod garbage;
     mod harness;
+    mod http_hooks;
     mod image_accounts;
     mod image_gc;
     mod image_volumes;

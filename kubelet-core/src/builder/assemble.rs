@@ -215,6 +215,7 @@ impl KubeletBuilder {
                     users: UserNamespaces::new(self.user_namespaces.clone(), files, root_dir.join("pods")),
                     allocator: self.allocator.clone(),
                     cgroups: keeper.clone(),
+                    http_client: self.http_client.clone(),
                     root_dir,
                     files,
                     logs: match self
@@ -395,6 +396,7 @@ impl KubeletBuilder {
             }
             abilities.exec_probes = true;
             abilities.network_probes = self.prober.is_some();
+            abilities.http_hooks = self.http_client.is_some();
             handlers.push(Arc::new(AbsentParts::new(abilities)));
         }
         handlers.extend(self.admit.iter().cloned());

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::ContainerSyncer;
 use super::permits::Permit;
+use crate::http::{BoundedRequest, BoundedResponse, HttpClient, HttpError};
 use crate::ids::{ContainerId, SandboxId};
 use crate::runtime::{
     CreateContainer, ExecOutput, ExecRequest, LinuxResources, RuntimeError, SandboxConfig, SandboxStatus, Target,
@@ -25,6 +26,12 @@ impl Drop for InFlight<'_> {
 }
 
 impl ContainerSyncer {
+    fn in_flight<'a>(&self, notes: &'a StepNotes, op: &str, what: &str) -> InFlight<'a> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        notes.call_begun(number, format!("{op} {what}"));
+        InFlight { notes, number }
+    }
+
     async fn bounded<T>(
         &self,
         notes: &StepNotes,
@@ -33,9 +40,7 @@ impl ContainerSyncer {
         limit: Duration,
         call: impl Future<Output = Result<T, RuntimeError>>,
     ) -> Result<T, RuntimeError> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        notes.call_begun(number, format!("{op} {what}"));
-        let _in_flight = InFlight { notes, number };
+        let _in_flight = self.in_flight(notes, op, what);
         match tokio::time::timeout(limit, call).await {
             Ok(answer) => answer,
             Err(_) => Err(RuntimeError::uncertain(op, format!("no answer within {limit:?}"))),
@@ -153,5 +158,17 @@ impl ContainerSyncer {
         let limit = request.timeout.map_or(Duration::MAX, |timeout| timeout + self.limit());
         let call = self.runtime.exec(id, request);
         self.bounded(notes, "exec", id.as_str(), limit, call).await
+    }
+
+    /// A request of a hook, which its client bounds by the request's timeout.
+    pub(super) async fn call_http(
+        &self,
+        notes: &StepNotes,
+        id: &ContainerId,
+        client: &dyn HttpClient,
+        request: BoundedRequest,
+    ) -> Result<BoundedResponse, HttpError> {
+        let _in_flight = self.in_flight(notes, "http_hook", id.as_str());
+        client.send(request).await
     }
 }

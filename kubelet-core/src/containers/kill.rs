@@ -11,6 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
 use super::grace::{GraceClock, LEAST_STOP_GRACE};
+use super::hooks::PodAt;
+use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::ContainerId;
 use crate::observation::{ObservedContainer, PodObservation};
@@ -183,7 +185,7 @@ impl ContainerSyncer {
             let killed = self
                 .kill_container(
                     cx,
-                    pod,
+                    pod.map(|pod| PodAt::new(pod, &observed.ips)),
                     &container.id,
                     &container.name,
                     &message,
@@ -203,7 +205,7 @@ impl ContainerSyncer {
     pub(super) async fn kill_one(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
+        pod: PodAt<'_>,
         id: &ContainerId,
         name: &str,
         message: &str,
@@ -220,14 +222,15 @@ impl ContainerSyncer {
     async fn kill_container(
         &self,
         cx: &StepContext,
-        pod: Option<&PodRecord>,
+        at: Option<PodAt<'_>>,
         id: &ContainerId,
         name: &str,
         message: &str,
         mut grace: GraceClock,
         order: Option<&StopOrder>,
     ) -> Result<(), KillError> {
-        let view = pod.and_then(|pod| pod.container(name).map(|view| (pod, view)));
+        let pod = at.map(|at| at.pod);
+        let view = at.and_then(|at| at.pod.container(name).map(|view| (at, view)));
         let is_first = match pod {
             Some(pod) => {
                 let memory = self.memory_of(pod.uid());
@@ -240,16 +243,16 @@ impl ContainerSyncer {
             }
             None => true,
         };
-        if let Some((pod, view)) = view.as_ref().filter(|_| is_first) {
+        if let Some((at, view)) = view.as_ref().filter(|_| is_first) {
             cx.events.record(Event::new(
-                EventSubject::container(pod, view),
+                EventSubject::container(at.pod, view),
                 EventType::Normal,
                 "Killing",
                 message,
             ));
             let begun = Instant::now();
-            let prepared = self.pre_stop(cx, pod, view, id, &mut grace).await;
-            let memory = self.memory_of(pod.uid());
+            let prepared = self.pre_stop(cx, *at, view, id, &mut grace).await;
+            let memory = self.memory_of(at.pod.uid());
             let mut memory = super::lock(&memory);
             if let Err(error) = prepared {
                 // Cut short: whoever stops it next runs the hook again.
@@ -275,7 +278,7 @@ impl ContainerSyncer {
     async fn pre_stop(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
+        at: PodAt<'_>,
         view: &ContainerView<'_>,
         id: &ContainerId,
         grace: &mut GraceClock,
@@ -290,16 +293,16 @@ impl ContainerSyncer {
         let failed = tokio::select! {
             biased;
             () = cx.stop.cancelled() => return Err(KillError::Stopped),
-            ended = self.run_hook(&cx.notes, id, hook, Some(limit)) => match ended {
+            ended = self.run_hook(cx, at, view, id, hook, Some(limit)) => match ended {
                 Ok(()) => None,
-                Err(error) => Some(error.to_string()),
+                Err(error) => Some(error_chain(&error)),
             },
             () = grace.expired() => Some("did not end within the grace period".to_owned()),
         };
         if let Some(why) = failed {
-            tracing::warn!(pod = %pod.key(), container = view.name(), why, "pre-stop hook failed");
+            tracing::warn!(pod = %at.pod.key(), container = view.name(), why, "pre-stop hook failed");
             cx.events.record(Event::new(
-                EventSubject::container(pod, view),
+                EventSubject::container(at.pod, view),
                 EventType::Warning,
                 "FailedPreStopHook",
                 "PreStopHook failed",

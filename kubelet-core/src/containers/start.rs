@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
 use super::ground::Ground;
+use super::hooks::PodAt;
 use super::kill::KillError;
 use super::memory::BackoffWindow;
 use super::permits::{Permit, StartCall};
@@ -82,7 +83,7 @@ impl ContainerSyncer {
         if let Some(log) = log {
             self.link_log(pod.key(), pod.uid(), view.name(), &id, log).await;
         }
-        self.post_start(cx, pod, view, &id).await?;
+        self.post_start(cx, PodAt::new(pod, &ground.pod_ips), view, &id).await?;
         Ok(Started)
     }
 
@@ -208,22 +209,24 @@ impl ContainerSyncer {
     async fn post_start(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
+        at: PodAt<'_>,
         view: &ContainerView<'_>,
         id: &ContainerId,
     ) -> Result<(), StartError> {
+        let pod = at.pod;
         let Some(hook) = view.lifecycle().and_then(|lifecycle| lifecycle.post_start.as_ref()) else {
             return Ok(());
         };
         // A hook runs once: a new spec is no reason to leave its outcome unknown, or without its consequence; an end of
         // the pod or the kubelet is.
-        let run = self.run_hook(&cx.notes, id, hook, None);
+        let run = self.run_hook(cx, at, view, id, hook, None);
         let failed = match despite_new_spec(cx, run).await {
             None => return Err(StartError::Stopped),
             Some(Ok(())) => return Ok(()),
             Some(Err(error)) => error,
         };
-        tracing::warn!(pod = %pod.key(), container = view.name(), error = %failed, "post-start hook failed");
+        let error = crate::error::error_chain(&failed);
+        tracing::warn!(pod = %pod.key(), container = view.name(), error, "post-start hook failed");
         self.warn(cx, pod, view, "FailedPostStartHook", "PostStartHook failed".to_owned());
         let memory = self.memory_of(pod.uid());
         super::lock(&memory).hook_failed.insert(id.clone());
@@ -231,7 +234,7 @@ impl ContainerSyncer {
         patient.stop = CancellationToken::new();
         let kill = self.kill_one(
             &patient,
-            pod,
+            at,
             id,
             view.name(),
             "FailedPostStartHook",
@@ -277,7 +280,8 @@ impl ContainerSyncer {
         };
         for container in to_stop {
             let (id, name, grace) = (&container.id, &container.name, pod.facts().termination_grace);
-            if let Err(error) = self.kill_one(cx, pod, id, name, "FailedPostStartHook", grace).await {
+            let at = PodAt::new(pod, &work.observed.ips);
+            if let Err(error) = self.kill_one(cx, at, id, name, "FailedPostStartHook", grace).await {
                 let error = still_runs(name, error);
                 self.tell_still_running(cx, pod, name, &error);
                 return Err(error);

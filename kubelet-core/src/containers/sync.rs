@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use super::ContainerSyncer;
 use super::ground::Ground;
+use super::hooks::PodAt;
 use super::resize::{Lag, lags, restart_to_resize};
 use super::start::Started;
 use super::start_error::StartError;
@@ -127,6 +128,7 @@ impl ContainerSyncer {
     /// Stops and removes what is in the way.
     async fn make_room(&self, cx: &StepContext, work: &PodWork, actions: &PodActions) -> Result<(), SyncError> {
         let (pod, observed) = (&*work.pod, &*work.observed);
+        let at = PodAt::new(pod, &observed.ips);
         if actions.kill_pod {
             if let SandboxAction::Create { replaces: Some(_), .. } = actions.sandbox {
                 cx.events.record(Event::new(
@@ -139,7 +141,7 @@ impl ContainerSyncer {
             self.kill_whole_pod(cx, pod, observed).await?;
         } else {
             for kill in &actions.kill {
-                self.kill_unwanted(cx, pod, kill).await?;
+                self.kill_unwanted(cx, at, kill).await?;
             }
         }
         if !actions.reset.is_empty() {
@@ -148,7 +150,7 @@ impl ContainerSyncer {
         }
         for reset in &actions.reset {
             if let Some(id) = &reset.running {
-                self.kill_one(cx, pod, id, &reset.name, "killing", Duration::ZERO)
+                self.kill_one(cx, at, id, &reset.name, "killing", Duration::ZERO)
                     .await
                     .map_err(|error| error.into_sync_error(format!("cannot stop container {}", reset.name)))?;
             }
@@ -161,9 +163,9 @@ impl ContainerSyncer {
         self.prune(cx, observed, actions).await
     }
 
-    async fn kill_unwanted(&self, cx: &StepContext, pod: &PodRecord, kill: &KillAction) -> Result<(), SyncError> {
-        let grace = grace_of(pod, kill);
-        self.kill_one(cx, pod, &kill.id, &kill.name, &kill.message, grace)
+    async fn kill_unwanted(&self, cx: &StepContext, at: PodAt<'_>, kill: &KillAction) -> Result<(), SyncError> {
+        let grace = grace_of(at.pod, kill);
+        self.kill_one(cx, at, &kill.id, &kill.name, &kill.message, grace)
             .await
             .map_err(|error| error.into_sync_error(format!("cannot stop container {}", kill.name)))
     }

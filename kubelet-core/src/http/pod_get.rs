@@ -26,11 +26,7 @@ impl HttpProbe {
     /// [`HttpError::BadRequest`] if the host is none. Whether the headers can be sent is found out by who sends them.
     pub fn request(&self, user_agent: &str) -> Result<BoundedRequest, HttpError> {
         let scheme = if self.tls { "https" } else { "http" };
-        let host = match self.host.parse() {
-            Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            _ => self.host.clone(),
-        };
-        let url = format!("{scheme}://{host}:{}{}", self.port, path_and_query(&self.path));
+        let url = format!("{scheme}://{}{}", self.place(), path_and_query(&self.path));
         if !is_host(&self.host) || self.port == 0 {
             return Err(HttpError::BadRequest {
                 url,
@@ -43,6 +39,14 @@ impl HttpProbe {
         request.max_redirects = MOST_REDIRECTS;
         request.verify_tls = false;
         Ok(request)
+    }
+
+    /// Host and port, as they are in a URL.
+    pub(crate) fn place(&self) -> String {
+        match self.host.parse() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]:{}", self.port),
+            _ => format!("{}:{}", self.host, self.port),
+        }
     }
 
     fn headers_to_send(&self, user_agent: &str) -> Vec<(String, String)> {

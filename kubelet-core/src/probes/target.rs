@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ContainerPort, EnvVar, Probe};
+use k8s_openapi::api::core::v1::{ContainerPort, EnvVar, HTTPGetAction, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::prober::{GrpcProbe, HttpProbe, ProbeAction, ProbeTarget, TcpProbe};
@@ -28,39 +28,55 @@ pub(super) fn resolve(
     timeout: Duration,
     pod_ip: Option<IpAddr>,
 ) -> Result<Target, String> {
-    let own = |host: Option<&String>| match host.filter(|host| !host.is_empty()) {
+    let action = if let Some(exec) = &probe.exec {
+        let words = exec.command.as_deref().unwrap_or_default();
+        return Ok(Target::Exec(with_literals(words, view.env())));
+    } else if let Some(http) = &probe.http_get {
+        ProbeAction::HttpGet(http_get(http, view, pod_ip)?)
+    } else if let Some(tcp) = &probe.tcp_socket {
+        let host = host(tcp.host.as_ref(), pod_ip)?;
+        ProbeAction::TcpSocket(TcpProbe::new(host, port(&tcp.port, view.ports())?))
+    } else if let Some(grpc) = &probe.grpc {
+        let service = grpc.service.clone().unwrap_or_default();
+        ProbeAction::Grpc(GrpcProbe::new(host(None, pod_ip)?, number(grpc.port)?, service))
+    } else {
+        return Err("missing probe handler".to_owned());
+    };
+    Ok(Target::Network(ProbeTarget::new(action, timeout)))
+}
+
+/// Works out what an HTTP GET of a container, for a probe or a hook, asks; a text if that cannot be.
+///
+/// Source: kubelet 1.36, `pkg/probe/http/request.go`.
+pub(crate) fn http_get(
+    http: &HTTPGetAction,
+    view: &ContainerView<'_>,
+    pod_ip: Option<IpAddr>,
+) -> Result<HttpProbe, String> {
+    let headers = http.http_headers.iter().flatten();
+    Ok(HttpProbe {
+        tls: http
+            .scheme
+            .as_deref()
+            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
+        host: host(http.host.as_ref(), pod_ip)?,
+        port: port(&http.port, view.ports())?,
+        path: http.path.clone().unwrap_or_default(),
+        headers: headers
+            .map(|header| (header.name.clone(), header.value.clone()))
+            .collect(),
+    })
+}
+
+/// A host as it is named, or else the pod.
+fn host(named: Option<&String>, pod_ip: Option<IpAddr>) -> Result<String, String> {
+    match named.filter(|host| !host.is_empty()) {
         // A user may well write an address of IPv6 as URLs have it.
         Some(host) => Ok(host.trim_start_matches('[').trim_end_matches(']').to_owned()),
         None => pod_ip
             .map(|ip| ip.to_string())
             .ok_or_else(|| "the pod has no address".to_owned()),
-    };
-    let action = if let Some(exec) = &probe.exec {
-        let words = exec.command.as_deref().unwrap_or_default();
-        return Ok(Target::Exec(with_literals(words, view.env())));
-    } else if let Some(http) = &probe.http_get {
-        let headers = http.http_headers.iter().flatten();
-        ProbeAction::HttpGet(HttpProbe {
-            tls: http
-                .scheme
-                .as_deref()
-                .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
-            host: own(http.host.as_ref())?,
-            port: port(&http.port, view.ports())?,
-            path: http.path.clone().unwrap_or_default(),
-            headers: headers
-                .map(|header| (header.name.clone(), header.value.clone()))
-                .collect(),
-        })
-    } else if let Some(tcp) = &probe.tcp_socket {
-        ProbeAction::TcpSocket(TcpProbe::new(own(tcp.host.as_ref())?, port(&tcp.port, view.ports())?))
-    } else if let Some(grpc) = &probe.grpc {
-        let service = grpc.service.clone().unwrap_or_default();
-        ProbeAction::Grpc(GrpcProbe::new(own(None)?, number(grpc.port)?, service))
-    } else {
-        return Err("missing probe handler".to_owned());
-    };
-    Ok(Target::Network(ProbeTarget::new(action, timeout)))
+    }
 }
 
 /// A port by its number, its name among the container's ports, or its number as a text.

@@ -5,6 +5,7 @@ mod cgroups;
 mod contract;
 mod exec;
 mod harness;
+mod hooks;
 mod lifecycle;
 mod logs;
 mod restart;
