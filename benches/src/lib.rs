@@ -11,6 +11,7 @@ mod memory;
 mod micro;
 mod node;
 mod pods;
+mod probes;
 mod reaction;
 mod relist;
 mod side_by_side;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_core::{
-    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletHandle, NodeView,
-    PodUid, Published, Quantity, RunError, StateDir, StatusChange, StatusSink, StatusUpdate, StopReport, async_trait,
+    CancellationToken, ChannelHandle, ChannelSource, Containers, Event, EventSink, Kubelet, KubeletBuilder,
+    KubeletHandle, NodeView, PodUid, Published, Quantity, RunError, StateDir, StatusChange, StatusSink, StatusUpdate,
+    StopReport, async_trait,
 };
 use kubelet_pleg::{GenericPleg, GenericPlegSettings};
 use kubelet_testing::{FakeRuntime, Op};
@@ -67,20 +68,24 @@ pub(crate) fn fake(calls: usize) -> FakeRuntime {
 impl Node {
     /// Starts one that relists every `period`. To be called inside a runtime.
     pub(crate) fn start(period: Duration) -> Self {
+        Self::start_with(period, |builder| builder)
+    }
+
+    /// The same, with more parts.
+    pub(crate) fn start_with(period: Duration, shape: impl FnOnce(KubeletBuilder) -> KubeletBuilder) -> Self {
         let made = Instant::now();
         let fake = fake(64);
         let mut relists = GenericPlegSettings::default();
         relists.period = period;
         let (pods, source) = ChannelSource::new("api");
         let writes = Writes::default();
-        let kubelet = Kubelet::builder("node-1", Containers::new(fake.clone(), GenericPleg::new(relists)))
+        let builder = Kubelet::builder("node-1", Containers::new(fake.clone(), GenericPleg::new(relists)))
             .source(source)
             .node_view(view())
             .events(Unheard)
             .status_sink(writes.clone())
-            .state_only(StateDir::in_memory())
-            .build()
-            .expect("all parts are there");
+            .state_only(StateDir::in_memory());
+        let kubelet = shape(builder).build().expect("all parts are there");
         let handle = kubelet.handle();
         let mut task = JoinSet::new();
         task.spawn(kubelet.run(CancellationToken::new()));

@@ -1,7 +1,7 @@
 //! What is measured, and at which sizes.
 
 use crate::measure::Row;
-use crate::{burst, idle, memory, micro, reaction, relist};
+use crate::{burst, idle, memory, micro, probes, reaction, relist};
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -54,12 +54,13 @@ type Measure = fn(&Sizes, &mut dyn FnMut(Row));
 
 /// Measures everything whose name begins with one of `chosen`, or simply everything, and hands out row by row.
 pub fn run(sizes: &Sizes, chosen: &[String], mut tell: impl FnMut(&Row)) {
-    let groups: [(&str, Measure); 6] = [
+    let groups: [(&str, Measure); 7] = [
         ("micro", micro::measure),
         ("relist", relist::measure),
         ("memory", memory::measure),
         ("burst", burst::measure),
         ("reaction", reaction::measure),
+        ("probes", probes::measure),
         ("idle", idle::measure),
     ];
     for (name, measure) in groups {
