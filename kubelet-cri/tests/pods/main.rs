@@ -5,6 +5,7 @@
 mod cgroups;
 mod garbage;
 mod handlers;
+mod hooks;
 mod image_volumes;
 mod images;
 #[path = "../table/labels.rs"]
