@@ -3,21 +3,26 @@
 use std::fs;
 use std::path::PathBuf;
 
+use kubelet_core::NodeView;
 use kubelet_core::k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kubelet_testing::CgroupRoot;
 use serde_json::{Value, json};
 
 use crate::node::{Node, container, is_running, on_both, pod, sh, with};
 
-on_both!(a_running_container_gets_other_resources_in_its_cgroup);
+on_both!(a_running_container_gets_other_resources_in_its_cgroup a_resize_waits_until_there_is_room);
 
 fn wanting(cpu: &str, memory: &str) -> Pod {
+    of_size("web", cpu, memory)
+}
+
+fn of_size(name: &str, cpu: &str, memory: &str) -> Pod {
     let amounts = json!({"cpu": cpu, "memory": memory});
     let app = with(
         sh("app", "trap 'exit 0' TERM; while :; do sleep 0.2; done"),
         &json!({"resources": {"requests": amounts, "limits": amounts}}),
     );
-    pod("web", json!({"containers": [app]}))
+    pod(name, json!({"containers": [app]}))
 }
 
 /// The folder of a container's cgroup in a hierarchy.
@@ -100,6 +105,61 @@ async fn a_running_container_gets_other_resources_in_its_cgroup(node: Node) {
         })
         .await;
     assert_eq!(limits(), (30_000, 24));
+    agent.stop_with_pods(&node).await;
+    node.containerd.stop().await.unwrap();
+}
+
+async fn a_resize_waits_until_there_is_room(node: Node) {
+    let Some(_root) = CgroupRoot::v1_or_skip("a resize that waits") else {
+        return;
+    };
+    let mut view = NodeView::new("node-1");
+    for (name, amount) in [("cpu", "2"), ("memory", "2Gi"), ("pods", "10")] {
+        view.capacity.insert(name.to_owned(), amount.parse().unwrap());
+        view.allocatable.insert(name.to_owned(), amount.parse().unwrap());
+    }
+    let agent = node.start_with(|builder| builder.node_view(view)).await;
+    let other = of_size("other", "1500m", "64Mi");
+    agent
+        .pods
+        .set(vec![wanting("200m", "64Mi"), other.clone()])
+        .await
+        .unwrap();
+    agent
+        .until("both run", |all| {
+            is_running(all, "web", "app") && is_running(all, "other", "app")
+        })
+        .await;
+    agent.pods.set(vec![wanting("1", "64Mi"), other]).await.unwrap();
+    agent
+        .until("it waits", |all| {
+            condition(&all["web"], "PodResizePending") == Some("Deferred")
+        })
+        .await;
+    let full = container(&agent.statuses(), "web", "app")
+        .unwrap()
+        .container_id
+        .clone()
+        .unwrap();
+    let quota = || {
+        let folder = cgroup_of(full.strip_prefix("containerd://").unwrap(), "cpu");
+        fs::read_to_string(folder.join("cpu.cfs_quota_us"))
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
+    assert_eq!(quota(), "20000");
+    assert_eq!(node.count("ResizeDeferred"), 1);
+    agent.pods.set(vec![wanting("1", "64Mi")]).await.unwrap();
+    agent
+        .until("there is room", |all| {
+            let of = container(all, "web", "app").unwrap();
+            json!(of.resources.as_ref().unwrap().limits)["cpu"] == "1"
+        })
+        .await;
+    assert_eq!(quota(), "100000");
+    let after = container(&agent.statuses(), "web", "app").unwrap().clone();
+    assert_eq!((after.container_id, after.restart_count), (Some(full.clone()), 0));
     agent.stop_with_pods(&node).await;
     node.containerd.stop().await.unwrap();
 }
