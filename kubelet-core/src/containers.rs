@@ -48,6 +48,7 @@ use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY
 use crate::settings::Settings;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
 pub(crate) use cgroups::CgroupKeeper;
+pub(crate) use resize::note_all_resized;
 pub(crate) use resolver::NodeDns;
 pub(crate) use resources::{CgroupFacts, ResourceRules};
 pub(crate) use security::SecurityDefaults;
@@ -258,6 +259,7 @@ impl PodSyncer for ContainerSyncer {
             .map(|why| format!("runtime is not ready: {why}"));
         status.network_not_ready = info.unmet(NETWORK_READY);
         status.survives_restart = info.survives_restart;
+        status.updates_resources = info.updates_resources;
         if let Some(keeper) = &self.node.cgroups {
             keeper.runtime_answered(info.cgroup_driver).await;
         }

@@ -276,6 +276,8 @@ pub struct BackendStatus {
     pub network_not_ready: Option<String>,
     /// Whether what it runs goes on when the agent ends.
     pub survives_restart: bool,
+    /// Whether it can change the resources of containers that run.
+    pub updates_resources: bool,
 }
 
 impl BackendStatus {
@@ -287,6 +289,7 @@ impl BackendStatus {
             not_ready: None,
             network_not_ready: None,
             survives_restart: true,
+            updates_resources: true,
         }
     }
 }

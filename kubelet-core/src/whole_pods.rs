@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use crate::admission::Ledger;
+use crate::containers::note_all_resized;
 use crate::env::{EnvRequest, PodFields, build_env};
 use crate::error::BoxError;
 use crate::event::{Event, EventSubject, EventType};
@@ -144,6 +145,7 @@ impl WholePodSyncer {
                 for view in work.pod.containers() {
                     cx.notes.started(view.name());
                 }
+                note_all_resized(work, &cx.notes);
                 self.handed().insert(
                     work.pod.uid().clone(),
                     Handed {

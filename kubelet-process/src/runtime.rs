@@ -202,6 +202,7 @@ impl ContainerRuntime for ProcessRuntime {
         let mut info = RuntimeInfo::new("process", env!("CARGO_PKG_VERSION"));
         info.survives_restart = self.shared.supervisor.is_some();
         info.makes_container_cgroups = false;
+        info.updates_resources = false;
         Ok(info)
     }
 

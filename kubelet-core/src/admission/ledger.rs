@@ -100,6 +100,22 @@ impl Ledger {
         answer
     }
 
+    /// Lets a pod that is in hold what this record requests, which is no more than it held. False if it is not in.
+    pub fn resize(&self, pod: &Arc<PodRecord>) -> bool {
+        let mut state = self.lock();
+        let is_in = state.active.get(pod.uid()).is_some();
+        if is_in {
+            Arc::make_mut(&mut state.active).insert(pod.clone());
+        }
+        is_in
+    }
+
+    /// Whether a pod is in.
+    #[must_use]
+    pub fn holds(&self, uid: &PodUid) -> bool {
+        self.lock().active.get(uid).is_some()
+    }
+
     /// Frees what a pod holds: it is terminated, or never starts. True if it held anything, so that pods which wait
     /// are worth asking about again.
     pub fn release(&self, uid: &PodUid) -> bool {

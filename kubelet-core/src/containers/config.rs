@@ -25,7 +25,7 @@ use crate::status::reason;
 use crate::syncer::{StepContext, SyncError};
 
 /// The quota of containers that have processors of their own.
-const NO_QUOTA: i64 = -1;
+pub(super) const NO_QUOTA: i64 = -1;
 
 impl ContainerSyncer {
     /// The config of a pod's sandbox. It is made anew for each sync, and told of only where `is_new`.

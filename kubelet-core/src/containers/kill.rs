@@ -272,7 +272,12 @@ impl ContainerSyncer {
         if let Some(pod) = pod {
             self.probes.before_stop(pod.uid(), id).await;
         }
-        self.stop_within(cx, id, &mut grace).await
+        let stopped = self.stop_within(cx, id, &mut grace).await;
+        if let (Err(_), Some(pod)) = (&stopped, pod) {
+            // It may go on: its pod may be kept after all.
+            self.probes.stop_failed(pod.uid(), id);
+        }
+        stopped
     }
 
     async fn pre_stop(

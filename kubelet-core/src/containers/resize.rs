@@ -5,6 +5,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
 
 use super::ContainerSyncer;
+use super::config::NO_QUOTA;
 use crate::actions::PodActions;
 use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
@@ -13,7 +14,7 @@ use crate::pod::{ContainerView, Difference, PodRecord, resizable_containers};
 use crate::quantity::Quantity;
 use crate::resources::read_list;
 use crate::runtime::{LinuxResources, Target};
-use crate::syncer::{PodWork, StepContext, SyncError};
+use crate::syncer::{PodWork, StepContext, StepNotes, SyncError};
 
 /// A container that runs with other resources than its pod was granted.
 #[derive(Debug)]
@@ -25,10 +26,8 @@ pub(super) struct Lag<'a> {
 }
 
 impl Lag<'_> {
-    /// Whether it gets them only by a start anew.
     fn needs_restart(&self) -> bool {
-        (self.difference.cpu && self.view.restarts_for("cpu"))
-            || (self.difference.memory && self.view.restarts_for("memory"))
+        self.difference.needs_restart(&self.view)
     }
 
     /// Whether any limit grows, or goes.
@@ -62,6 +61,13 @@ pub(super) fn lags(work: &PodWork) -> Vec<Lag<'_>> {
             })
         })
         .collect()
+}
+
+/// Notes that a backend was handed the pod with what it was granted, which is all that there is to do.
+pub(crate) fn note_all_resized(work: &PodWork, notes: &StepNotes) {
+    for lag in lags(work) {
+        notes.resized(lag.id, lag.view.resources());
+    }
 }
 
 fn told_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
@@ -105,23 +111,30 @@ impl ContainerSyncer {
                 ));
             }
         };
+        let mut done = Vec::new();
+        let tell_done = |done: &[&Lag<'_>]| {
+            done.iter()
+                .for_each(|lag| cx.notes.resized(lag.id, lag.view.resources()))
+        };
         for lag in &lags {
             let name = lag.view.name();
             let all = self.node.resources.of_container(pod, &lag.view, &node);
+            let has_own_cpus = self.given(pod.uid(), name).exclusive_cpus;
             let limits = LinuxResources {
                 cpu_shares: all.cpu_shares,
-                cpu_quota: all.cpu_quota,
+                cpu_quota: if has_own_cpus { NO_QUOTA } else { all.cpu_quota },
                 cpu_period: all.cpu_period,
                 memory_limit_bytes: all.memory_limit_bytes,
                 memory_swap_limit_bytes: all.memory_swap_limit_bytes,
                 ..LinuxResources::default()
             };
             match self.call_update(&cx.notes, Target::Container(lag.id), &limits).await {
-                Ok(()) => cx.notes.resized(lag.id, lag.view.resources()),
+                Ok(()) => done.push(lag),
                 // It has ended meanwhile: the next one is made with what the pod was granted.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
                     let what = format!("cannot change the resources of container {name}");
+                    tell_done(&done);
                     return Err(tell_failed(cx, pod, what, error));
                 }
             }
@@ -134,6 +147,8 @@ impl ContainerSyncer {
                 error,
             ));
         }
+        // Only now: as long as the cgroup of the pod is too wide all is tried again.
+        tell_done(&done);
         cx.notes.resize_failed(None);
         Ok(())
     }

@@ -110,6 +110,8 @@ pub(crate) struct SyncLoop {
     stop: CancellationToken,
     /// Whether everything has been looked at, so that it is known what runs.
     looked: bool,
+    /// Pods ask for resources that nobody has decided on yet.
+    untried_resizes: bool,
     /// How often a resize was refused.
     resizes_refused: u64,
     /// What is there and could not be inspected yet, and the waits for that.
@@ -190,6 +192,7 @@ impl SyncLoop {
             sources_ready,
             stop,
             looked: false,
+            untried_resizes: false,
             resizes_refused: 0,
             unseen: BTreeSet::new(),
             late_looks: FuturesUnordered::new(),

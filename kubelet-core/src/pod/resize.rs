@@ -35,6 +35,11 @@ impl Difference {
     pub(crate) fn any(self) -> bool {
         self.cpu || self.memory
     }
+
+    /// Whether a container gets them only by a start anew.
+    pub(crate) fn needs_restart(self, view: &ContainerView<'_>) -> bool {
+        (self.cpu && view.restarts_for("cpu")) || (self.memory && view.restarts_for("memory"))
+    }
 }
 
 /// Request and limit of a resource.
@@ -95,12 +100,32 @@ pub(crate) fn resize_summary(pod: &PodRecord) -> String {
 impl PodRecord {
     /// Whether another version of the pod asks for other CPU or memory.
     pub(crate) fn resizes(&self, before: &Self) -> bool {
-        let (now, then) = (self.spec(), before.spec());
-        Difference::between(now.resources.as_ref(), then.resources.as_ref()).any()
+        self.resizes_as_a_whole(before)
             || resizable_containers(self).any(|view| {
                 let old = before.container(view.name());
                 old.is_some_and(|old| Difference::between(view.resources(), old.resources()).any())
             })
+    }
+
+    /// Whether its spec is that of another version but for CPU and memory.
+    pub(crate) fn only_resizes(&self, before: &Self) -> bool {
+        self.spec() == before.spec() || (self.resizes(before) && self.with_resources_of(before).spec() == before.spec())
+    }
+
+    /// Whether it asks for other amounts for all its containers together.
+    pub(crate) fn resizes_as_a_whole(&self, before: &Self) -> bool {
+        Difference::between(self.spec().resources.as_ref(), before.spec().resources.as_ref()).any()
+    }
+
+    /// Whether any container is to get other amounts without a start anew.
+    pub(crate) fn resizes_in_place(&self, before: &Self) -> bool {
+        resizable_containers(self).any(|view| {
+            let Some(old) = before.container(view.name()) else {
+                return false;
+            };
+            let differs = Difference::between(view.resources(), old.resources());
+            differs.any() && !differs.needs_restart(&view)
+        })
     }
 
     /// This version of the pod with the CPU and memory of another one.

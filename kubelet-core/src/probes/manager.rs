@@ -114,6 +114,8 @@ impl ProbeManager {
         course: Course,
     ) -> Option<Arc<PodProbes>> {
         if !pod.facts().has_probes {
+            // It may have had some: another version of a pod with a UID of its own.
+            self.state().forget(pod.uid());
             return None;
         }
         let own = observed.ips.first().copied();
@@ -166,6 +168,12 @@ impl ProbeManager {
                 return;
             }
         }
+    }
+
+    /// To be called where a container was not stopped after all: commands are run in it again.
+    pub(crate) fn stop_failed(&self, uid: &PodUid, id: &ContainerId) {
+        self.state().resume_commands(uid, id, Instant::now());
+        self.changed.notify_one();
     }
 
     /// Runs probes until `stop`; then none is under way any more.

@@ -34,11 +34,14 @@ pub(super) struct FollowedPod {
     pub(super) waiting: BTreeSet<(Instant, ProbeToken)>,
 }
 
+type Specs = [Option<(ProbeSpec, bool)>; ProbeKind::ALL.len()];
+
 #[derive(Debug)]
 pub(super) struct FollowedContainer {
     pub(super) name: Box<str>,
     pub(super) results: ContainerProbes,
     pub(super) probes: Vec<FollowedProbe>,
+    spec: Specs,
     /// Its other probes wait for its startup probe.
     pub(super) is_gated: bool,
     /// It is about to be stopped: no command is run in it any more.
@@ -119,6 +122,7 @@ impl FollowedContainer {
             name: view.name().into(),
             results: ContainerProbes::new(seen.id.clone()),
             probes: Vec::new(),
+            spec: specs_of(view),
             is_gated: probe_of(view, ProbeKind::Startup).is_some(),
             is_stopping: false,
         };
@@ -153,10 +157,23 @@ impl FollowedContainer {
         container
     }
 
+    /// Whether its probes are those of a spec, but for what is no longer asked.
+    pub(super) fn has_probes_of(&self, view: &ContainerView<'_>) -> bool {
+        self.spec == specs_of(view)
+    }
+
     /// Whether its startup probe, if it has one, has succeeded.
     pub(super) fn is_started(&self) -> bool {
         !self.is_gated || self.results.startup == Some(true)
     }
+}
+
+/// The numbers of a container's probes, and whether they run commands.
+fn specs_of(view: &ContainerView<'_>) -> Specs {
+    ProbeKind::ALL.map(|kind| {
+        let probe = probe_of(view, kind)?;
+        Some((ProbeSpec::of(probe), probe.exec.is_some()))
+    })
 }
 
 /// What is left of the initial delay. The clock may have been set meanwhile: it is never longer than the delay.

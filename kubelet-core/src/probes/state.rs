@@ -103,7 +103,10 @@ impl State {
             let Some(seen) = observed.of_name(view.name()).find(|seen| seen.is_running()) else {
                 continue;
             };
-            let known = before.iter().position(|container| container.results.id == seen.id);
+            // Another version of the pod may have other probes.
+            let is_known =
+                |container: &FollowedContainer| container.results.id == seen.id && container.has_probes_of(&view);
+            let known = before.iter().position(is_known);
             let mut container = match known {
                 Some(index) => before.swap_remove(index),
                 None => FollowedContainer::begin(&view, seen, from, || {
@@ -174,10 +177,10 @@ impl State {
         }
     }
 
-    /// One run less of a pod is under way: the next that waits may begin.
+    /// One run less of a pod is under way: those that wait may try again. All of them, since the first may be about to go.
     fn free_slot(&mut self, entry: &mut FollowedPod) {
         entry.in_flight = entry.in_flight.saturating_sub(1);
-        if let Some((at, waiting)) = entry.waiting.pop_first() {
+        for (at, waiting) in std::mem::take(&mut entry.waiting) {
             self.agenda.put(at, waiting);
         }
     }
@@ -303,6 +306,16 @@ impl State {
                 }
             }
             entry.waiting.retain(|one| !waiting.contains(one));
+        }
+        self.pods.insert(uid.clone(), entry);
+    }
+
+    /// Runs commands in a container again.
+    pub(super) fn resume_commands(&mut self, uid: &PodUid, id: &ContainerId, now: Instant) {
+        let Some(mut entry) = self.pods.remove(uid) else { return };
+        if let Some(container) = entry.container(id) {
+            container.is_stopping = false;
+            self.arrange(uid, container, now);
         }
         self.pods.insert(uid.clone(), entry);
     }

@@ -108,6 +108,8 @@ pub struct RuntimeInfo {
     pub survives_restart: bool,
     /// Whether it makes a cgroup for each container itself.
     pub makes_container_cgroups: bool,
+    /// Whether it can change the resources of containers that run.
+    pub updates_resources: bool,
 }
 
 impl RuntimeInfo {
@@ -126,6 +128,7 @@ impl RuntimeInfo {
             cgroup_driver: None,
             survives_restart: true,
             makes_container_cgroups: true,
+            updates_resources: true,
         }
     }
 

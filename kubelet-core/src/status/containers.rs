@@ -218,7 +218,7 @@ impl One<'_> {
             restart_count,
             last_state: self.last_state(seen.state, &id, same),
             allocated_resources: resources.and_then(|resources| resources.requests.clone()),
-            resources: self.actual_resources(seen),
+            resources: self.actual_resources(seen, same),
             volume_mounts: self.old.and_then(|old| old.volume_mounts.clone()),
             state: Some(state),
             container_id: Some(id),
@@ -228,12 +228,12 @@ impl One<'_> {
 
     /// What the container has: what was noted of it, else what was last told of its name. One that is new to this life of the
     /// agent and of which nothing was noted was made by an earlier one, which had told what it was granted before it made it.
-    fn actual_resources(&self, seen: &ObservedContainer) -> Option<ResourceRequirements> {
+    fn actual_resources(&self, seen: &ObservedContainer, same: bool) -> Option<ResourceRequirements> {
         let mut noted = self.input.actual_resources.iter().rev();
         if let Some(actual) = noted.find(|actual| actual.container == seen.id) {
             return actual.resources.clone();
         }
-        let before = self.old.filter(|_| seen.is_running());
+        let before = self.old.filter(|_| same || seen.is_running());
         let before = before.and_then(|old| old.resources.clone());
         before.or_else(|| self.container.resources().cloned())
     }

@@ -160,7 +160,7 @@ pub struct PodWish {
     pub left: bool,
     /// Counts the changes of the pod itself, but for those of the status that its source reports.
     pub revision: u64,
-    /// Counts the changes of its spec: what a step works for is no longer wished then.
+    /// Counts the changes of its spec, but for those of resources: what a step works for is no longer wished then.
     pub spec_revision: u64,
     /// Counts the wake-ups.
     pub nudges: u64,
@@ -199,7 +199,7 @@ impl PodWish {
 
     /// Takes a newer version of the pod in.
     pub fn update(&mut self, pod: Arc<PodRecord>) {
-        if self.pod.as_ref().is_none_or(|before| before.spec() != pod.spec()) {
+        if self.pod.as_ref().is_none_or(|before| !pod.only_resizes(before)) {
             self.spec_revision += 1;
         }
         self.pod = Some(pod);

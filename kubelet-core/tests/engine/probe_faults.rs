@@ -280,3 +280,58 @@ async fn a_runtime_that_is_away_fails_no_probe() {
     assert!(node.handle.pod(&PodUid::from("u1")).is_some());
     node.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn commands_are_run_again_in_a_container_that_was_not_stopped_after_all() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let failing = Failing::of(&runtime);
+    let pod = PodBuilder::new("web")
+        .container("app", |c| {
+            c.liveness(exec_probe(["alive"], 1)).readiness(exec_probe(["ready"], 1))
+        })
+        .build();
+    node.pods.set(vec![pod]).await.unwrap();
+    node.until("ready", |node| is_ready(node, "web")).await;
+    // Its stop fails for a while, in which nobody knows whether it goes on.
+    runtime.script(Script::next(Op::StopContainer, Action::Taken).times(3));
+    failing.fail("alive");
+    node.until("it is to be stopped", |_| runtime.count(Op::StopContainer) > 0)
+        .await;
+    let before = runs(&runtime, "ready").len();
+    sleep(Duration::from_secs(5)).await;
+    assert!(runs(&runtime, "ready").len() > before);
+    failing.pass("alive");
+    node.until("restarted", |node| node.restarts("web", "app") == Some(1))
+        .await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_that_another_version_of_a_pod_no_longer_has_are_not_run() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let failing = Failing::of(&runtime);
+    let pod = |probed: bool| {
+        PodBuilder::new("web")
+            .uid("u1")
+            .container("app", |c| {
+                if probed {
+                    c.liveness(exec_probe(["alive"], 1))
+                } else {
+                    c
+                }
+            })
+            .build()
+    };
+    node.pods.set(vec![pod(true)]).await.unwrap();
+    node.until("probed", |_| !runs(&runtime, "alive").is_empty()).await;
+    node.pods.set(vec![pod(false)]).await.unwrap();
+    sleep(Duration::from_secs(2)).await;
+    failing.fail("alive");
+    let before = runs(&runtime, "alive").len();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(runs(&runtime, "alive").len(), before);
+    assert_eq!(node.restarts("web", "app"), Some(0));
+    node.stop().await;
+}

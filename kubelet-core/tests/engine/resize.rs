@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ContainerResizePolicy, Pod, PodCondition};
-use kubelet_core::{KubeletBuilder, LinuxResources, StateDir};
+use kubelet_core::{ContainerRuntime, KubeletBuilder, LinuxResources, StateDir};
 use kubelet_testing::{Action, FakeRuntime, Op, PodBuilder, Script};
 use tokio::time::sleep;
 
@@ -368,5 +368,157 @@ async fn what_was_given_is_not_given_again_after_a_restart_of_the_agent() {
     sleep(Duration::from_secs(100)).await;
     assert_eq!(runtime.count(Op::UpdateResources), 1);
     assert_eq!(node.events.count("ResizeStarted"), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restarted_agent_grants_nothing_before_it_knows_what_all_others_hold() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start_with(&runtime, state.clone(), small("4", "8Gi"));
+    let pods = |cpu: &str| vec![pod("a", cpu, "1Gi"), pod("b", "2", "1Gi"), pod("c", "1", "1Gi")];
+    node.pods.set(pods("1")).await.unwrap();
+    for name in ["a", "b", "c"] {
+        node.running(name).await;
+    }
+    node.pods.set(pods("3")).await.unwrap();
+    node.until("deferred", |node| condition(node, "a", "PodResizePending").is_some())
+        .await;
+    node.kill().await;
+    let node = Node::start_with(&runtime, state, small("4", "8Gi"));
+    node.pods.set(pods("3")).await.unwrap();
+    for name in ["a", "b", "c"] {
+        node.running(name).await;
+    }
+    node.until("still deferred", |node| {
+        condition(node, "a", "PodResizePending").is_some()
+    })
+    .await;
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(limits(&runtime, "a"), Some((100_000, 1024 * MI)));
+    assert_eq!(node.events.count("ResizeStarted"), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_ends_is_not_granted_the_room_that_it_leaves() {
+    let runtime = fake();
+    let node = Node::start_with(&runtime, StateDir::in_memory(), small("4", "8Gi"));
+    let job = |cpu: &str| {
+        let mut job = pod("job", cpu, "1Gi");
+        let spec = job.spec.as_mut().unwrap();
+        spec.restart_policy = Some("Never".to_owned());
+        spec.containers[0].args = Some(vec!["exit=0".to_owned(), "after=30s".to_owned()]);
+        job
+    };
+    let other = pod("other", "2", "1Gi");
+    node.pods.set(vec![job("2"), other.clone()]).await.unwrap();
+    node.running("job").await;
+    node.pods.set(vec![job("3"), other.clone()]).await.unwrap();
+    node.until("deferred", |node| condition(node, "job", "PodResizePending").is_some())
+        .await;
+    node.until("done", |node| node.phase("job").as_deref() == Some("Succeeded"))
+        .await;
+    node.pods
+        .set(vec![job("3"), other, pod("next", "2", "1Gi")])
+        .await
+        .unwrap();
+    node.running("next").await;
+    assert_eq!(node.events.count("ResizeStarted"), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_less_gets_it_also_where_there_is_not_enough() {
+    let runtime = fake();
+    let state = StateDir::in_memory();
+    let node = Node::start_with(&runtime, state.clone(), small("4", "8Gi"));
+    node.pods
+        .set(vec![pod("a", "2", "1Gi"), pod("b", "2", "1Gi")])
+        .await
+        .unwrap();
+    node.running("a").await;
+    node.running("b").await;
+    node.kill().await;
+    let node = Node::start_with(&runtime, state, small("1", "8Gi"));
+    node.pods
+        .set(vec![pod("a", "1500m", "1Gi"), pod("b", "2", "1Gi")])
+        .await
+        .unwrap();
+    node.until("less", |_| limits(&runtime, "a") == Some((150_000, 1024 * MI)))
+        .await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resize_cuts_no_step_short() {
+    let runtime = fake();
+    runtime.set_latency(Op::Pull, Duration::from_secs(100));
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let with_second = |cpu: &str| {
+        let mut pod = pod("web", cpu, "1Gi");
+        let containers = &mut pod.spec.as_mut().unwrap().containers;
+        let mut second = containers[0].clone();
+        second.name = "second".to_owned();
+        second.image = Some("localhost/slow:1".to_owned());
+        second.image_pull_policy = Some("Always".to_owned());
+        containers.push(second);
+        pod
+    };
+    node.pods.set(vec![with_second("1")]).await.unwrap();
+    node.until("pulls", |_| runtime.in_flight(Op::Pull) == 1).await;
+    node.pods.set(vec![with_second("2")]).await.unwrap();
+    node.running("web").await;
+    node.until("both run", |node| {
+        node.container("web", "second").is_some_and(|c| c.started == Some(true))
+    })
+    .await;
+    assert_eq!(runtime.count(Op::Pull), 1);
+    node.until("resized", |node| told(node, "web") == ("2".to_owned(), "2".to_owned()))
+        .await;
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runtime_that_cannot_change_resources_is_asked_for_none() {
+    let runtime = fake();
+    let mut info = runtime.info().await.unwrap();
+    info.updates_resources = false;
+    runtime.set_info(info);
+    let node = Node::start(&runtime, StateDir::in_memory());
+    node.pods.set(vec![pod("web", "1", "1Gi")]).await.unwrap();
+    node.running("web").await;
+    node.pods.set(vec![pod("web", "2", "1Gi")]).await.unwrap();
+    node.until("refused", |node| {
+        condition(node, "web", "PodResizePending").is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
+    })
+    .await;
+    sleep(Duration::from_secs(100)).await;
+    assert_eq!(runtime.count(Op::UpdateResources), 0);
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_was_made_before_a_resize_and_starts_after_it_gets_it_too() {
+    let runtime = fake();
+    let node = Node::start(&runtime, StateDir::in_memory());
+    node.pods.set(vec![pod("web", "1", "1Gi")]).await.unwrap();
+    // The start does not answer at first, so that the container is seen before it runs.
+    runtime.script(Script::next(
+        Op::StartContainer,
+        Action::Outlive {
+            deadline: Duration::from_secs(20),
+            late: Duration::from_secs(5),
+        },
+    ));
+    node.until("made", |_| runtime.containers().len() == 1).await;
+    sleep(Duration::from_secs(5)).await;
+    node.pods.set(vec![pod("web", "2", "1Gi")]).await.unwrap();
+    node.running("web").await;
+    node.until("resized", |_| limits(&runtime, "web") == Some((200_000, 1024 * MI)))
+        .await;
+    node.until("told", |node| told(node, "web") == ("2".to_owned(), "2".to_owned()))
+        .await;
+    assert_eq!(runtime.count(Op::CreateContainer), 1);
     node.stop().await;
 }

@@ -43,6 +43,7 @@ impl SyncLoop {
         if changes.became_ready {
             self.end_leftovers();
         }
+        self.try_untried_resizes();
     }
 
     /// Everything has been looked at: what the sources said so far is dispatched, and what nobody wants is ended.
@@ -64,6 +65,7 @@ impl SyncLoop {
             self.add(pod);
         }
         self.end_leftovers();
+        self.try_untried_resizes();
     }
 
     fn dispatch(&mut self, change: PodChange) {
@@ -137,6 +139,7 @@ impl SyncLoop {
                 self.shared.ledger.mark_leaving(&uid);
             }
         }
+        self.untried_resizes |= granted.is_some();
         self.entries.insert(
             uid.clone(),
             Entry {
@@ -150,7 +153,6 @@ impl SyncLoop {
             },
         );
         self.spawn(&uid, wish, name.map(Arc::new));
-        self.try_resize(&uid);
     }
 
     /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
@@ -238,6 +240,7 @@ impl SyncLoop {
                 }
             });
             if resizes && goes_on {
+                self.untried_resizes |= !self.config.all_ready();
                 self.try_resize(pod.uid());
             }
         } else if let Some(end) = end {

@@ -22,8 +22,9 @@ impl Entry {
     pub(super) fn take_version(&mut self, pod: &Arc<PodRecord>) -> bool {
         let before = self.granted().clone();
         self.pod = pod.clone();
-        // One that waits for admission was granted nothing yet.
-        let differs = self.not_yet.is_none() && self.working && !self.again && pod.resizes(&before);
+        // One that waits for admission and is new was granted nothing yet.
+        let has_grant = self.not_yet.is_none() || self.granted.is_some();
+        let differs = has_grant && self.working && !self.again && pod.resizes(&before);
         self.granted = differs.then(|| Arc::new(pod.with_resources_of(&before)));
         if !differs {
             self.pending = None;
@@ -46,15 +47,35 @@ impl SyncLoop {
     }
 
     /// Grants a pod the resources that it asks for, if there is room; else says why not.
+    ///
+    /// Nothing is granted before every source has spoken: what others hold is not known before.
     pub(super) fn try_resize(&mut self, uid: &PodUid) {
+        if !self.looked || !self.config.all_ready() {
+            return;
+        }
         let Some(entry) = self.entries.get(uid) else { return };
-        let Some(before) = entry.granted.clone().filter(|_| entry.working && !entry.left) else {
+        let is_settled = entry.working && !entry.left && !entry.again && entry.not_yet.is_none();
+        let Some(before) = entry.granted.clone().filter(|_| is_settled) else {
             return;
         };
-        let wanted = entry.pod.clone();
         let ledger = &self.shared.ledger;
-        let refusal = match beyond_the_node(&wanted, &ledger.node()) {
+        let ends = self
+            .shared
+            .workers()
+            .get(uid)
+            .is_none_or(|link| link.wish.borrow().terminate.is_some());
+        // What it asks for would be held by a pod that is gone, or that was never let in.
+        if ends || !ledger.holds(uid) {
+            return;
+        }
+        let wanted = entry.pod.clone();
+        let refusal = match self.infeasible(&wanted, &before) {
             Some(message) => Some((ResizeRefusal::Infeasible, message)),
+            // It asks for no more than it has, which is no question of room.
+            None if only_shrinks(&wanted, &before) => {
+                ledger.resize(&wanted);
+                None
+            }
             None => match ledger.admit(Operation::Resize, &wanted) {
                 Admission::Admit => None,
                 Admission::NotYet { message, .. } | Admission::Reject { message, .. } => {
@@ -66,6 +87,21 @@ impl SyncLoop {
             None => self.grant(&wanted, &before),
             Some((refusal, message)) => self.refuse_resize(uid, refusal, message),
         }
+    }
+
+    /// Why this node can never do it.
+    fn infeasible(&self, wanted: &PodRecord, before: &PodRecord) -> Option<String> {
+        if wanted.resizes_as_a_whole(before) {
+            return Some("this node cannot change the resources of a pod as a whole".to_owned());
+        }
+        let backend = self.shared.gate.borrow();
+        if !backend.last_known().is_none_or(|backend| backend.updates_resources) && wanted.resizes_in_place(before) {
+            return Some("the runtime cannot change the resources of containers that run".to_owned());
+        }
+        if only_shrinks(wanted, before) {
+            return None;
+        }
+        beyond_the_node(wanted, &self.shared.ledger.node())
     }
 
     fn grant(&mut self, wanted: &Arc<PodRecord>, before: &PodRecord) {
@@ -125,6 +161,14 @@ impl SyncLoop {
     fn tell_resize(&self, pod: &PodRecord, event_type: EventType, reason: &'static str, message: String) {
         let event = Event::new(EventSubject::pod(pod), event_type, reason, message);
         self.shared.events.record(event);
+    }
+
+    /// Tries what pods that were here before ask for, once it is known what all others hold.
+    pub(super) fn try_untried_resizes(&mut self) {
+        if self.untried_resizes && self.looked && self.config.all_ready() {
+            self.untried_resizes = false;
+            self.retry_resizes();
+        }
     }
 
     /// Tries all that wait: first those that need no more than they have, then by priority, class and age.
