@@ -269,6 +269,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 self.disk.crash_after(self.dice.between(0, 20));
                 self.pass(self.dice.millis(1, 2_000)).await;
                 self.kill_agent().await;
+                self.checker.disk_was_lost();
             }
             A::StopAgent => self.stop_agent().await,
             A::StartAgent => self.start_agent().await,

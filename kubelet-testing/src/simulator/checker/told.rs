@@ -47,6 +47,15 @@ impl Checker {
         }
     }
 
+    /// What was told last may not be on the disk: a write that fails holds no status back. What probes have found is known from
+    /// nowhere else then.
+    pub(crate) fn disk_was_lost(&mut self) {
+        for book in self.books.values_mut().filter(|book| book.pod.facts().has_probes) {
+            book.told.started.clear();
+            book.told.ready = None;
+        }
+    }
+
     /// Judges one status that the sink took.
     ///
     /// - A final phase stays, over restarts of the agent too. Only a rejection of a static pod ends with the agent's life.
