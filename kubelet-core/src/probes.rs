@@ -13,8 +13,6 @@ mod spec;
 mod state;
 mod tally;
 mod target;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use manager::{ProbeManager, ProbeParts};
 pub use prober::{GrpcProbe, HttpProbe, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober, TcpProbe};

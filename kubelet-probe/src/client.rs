@@ -21,12 +21,12 @@ use hyper_util::rt::TokioIo;
 use kubelet_core::{BoundedRequest, BoundedResponse, BoxError, HttpClient, HttpError};
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use self::noting::Noting;
 use self::target::{Redirect, Target};
+use crate::dial::Dialer;
 
 /// More memory than this is not given to the head of an answer.
 const HEAD_LIMIT_BYTES: usize = 64 << 10;
@@ -39,6 +39,7 @@ const HEAD_LIMIT_BYTES: usize = 64 << 10;
 #[derive(Clone, Default)]
 pub struct HyperClient {
     extra_roots: Vec<Vec<u8>>,
+    dialer: Dialer,
     verifying: Arc<OnceLock<Arc<ClientConfig>>>,
     trusting: Arc<OnceLock<Arc<ClientConfig>>>,
 }
@@ -56,6 +57,10 @@ impl HyperClient {
         self.extra_roots.push(der.into());
         self.verifying = Arc::default();
         self
+    }
+
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     async fn tls(&self, verify: bool) -> Result<Arc<ClientConfig>, BoxError> {
@@ -142,7 +147,7 @@ impl HyperClient {
                 .headers_mut()
                 .insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let stream = TcpStream::connect((target.host(), target.port())).await?;
+        let stream = self.dialer.connect(target.host(), target.port()).await?;
         // A request is one small segment that nothing follows.
         stream.set_nodelay(true)?;
         if target.is_tls() {

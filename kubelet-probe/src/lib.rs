@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod client;
+mod dial;
 mod prober;
 #[cfg(test)]
 mod server;

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use kubelet_core::{ProbeAction, ProbeOutcome, ProbeTarget, Prober, TcpProbe, go_duration};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::client::HyperClient;
+use crate::dial::Dialer;
 
 /// What requests say of who sends them, in HTTP and in gRPC.
 ///
@@ -58,7 +58,7 @@ impl Prober for NetworkProber {
         }
         match &target.action {
             ProbeAction::HttpGet(probe) => http::run(&self.client, probe, target.timeout).await,
-            ProbeAction::TcpSocket(probe) => connects(probe, target.timeout).await,
+            ProbeAction::TcpSocket(probe) => connects(self.client.dialer(), probe, target.timeout).await,
             ProbeAction::Grpc(probe) => grpc::run(probe, target.timeout).await,
             other => ProbeOutcome::Unknown(format!("this prober does not know how to ask for {other:?}")),
         }
@@ -66,9 +66,9 @@ impl Prober for NetworkProber {
 }
 
 /// Connects, and closes at once.
-async fn connects(probe: &TcpProbe, limit: Duration) -> ProbeOutcome {
+async fn connects(dialer: &Dialer, probe: &TcpProbe, limit: Duration) -> ProbeOutcome {
     let place = place(&probe.host, probe.port);
-    match timeout(limit, TcpStream::connect((probe.host.as_str(), probe.port))).await {
+    match timeout(limit, dialer.connect(&probe.host, probe.port)).await {
         // Closed in the ordinary way. A reset would leave nothing behind, but there are servers which take one for a fault of
         // theirs, and some that it ends.
         Ok(Ok(_stream)) => ProbeOutcome::success(),
