@@ -1,6 +1,7 @@
 //! The whole engine on [`FakeRuntime`], in simulated time, by seed.
 
 mod agent;
+mod changes;
 mod checker;
 mod cluster;
 mod dice;

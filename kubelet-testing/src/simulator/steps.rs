@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
-use kubelet_core::{
-    ContainerId, ContainerState, OnStop, PodLifecycleEventGenerator, PodUid, ProbeKind, SandboxId, SandboxState,
-};
+use kubelet_core::{ContainerId, ContainerState, OnStop, PodLifecycleEventGenerator, PodUid, SandboxId, SandboxState};
 use tokio::time::Instant;
 
 use super::cluster::delete;
@@ -303,45 +300,6 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         self.dice.pick(&running).cloned()
     }
 
-    /// Has a probe of some container fail from now on, if it has such a one.
-    fn sicken(&mut self) {
-        let containers = self.fake.containers();
-        let probed: Vec<(PodUid, String, ProbeKind)> = containers
-            .iter()
-            .filter(|container| container.state == ContainerState::Running)
-            .filter_map(|container| {
-                let sandbox = self
-                    .fake
-                    .sandboxes()
-                    .into_iter()
-                    .find(|s| Some(&s.id) == container.sandbox_id.as_ref())?;
-                Some((
-                    self.checker.books.get(&sandbox.pod_uid)?.pod.clone(),
-                    container.name.clone(),
-                ))
-            })
-            .filter_map(|(pod, name)| {
-                let [liveness, readiness, startup] = pod.container(&name)?.probes();
-                let kinds = [
-                    (liveness, ProbeKind::Liveness),
-                    (readiness, ProbeKind::Readiness),
-                    (startup, ProbeKind::Startup),
-                ];
-                let of = kinds.into_iter().filter(|(probe, _)| probe.is_some());
-                Some(
-                    of.map(|(_, kind)| (pod.uid().clone(), name.clone(), kind))
-                        .collect::<Vec<_>>(),
-                )
-            })
-            .flatten()
-            .collect();
-        if let Some((pod, container, kind)) = self.dice.pick(&probed).cloned() {
-            self.trace
-                .line(Instant::now(), format_args!("      {container} of {pod}: {kind} fails"));
-            self.sickness.sicken(pod, container, kind);
-        }
-    }
-
     fn some_sandbox(&self) -> Option<SandboxId> {
         let ready: Vec<SandboxId> = self
             .fake
@@ -422,46 +380,6 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 .line(Instant::now(), format_args!("      deletes {uid} within {grace} s"));
         }
         self.send_pod(uid).await;
-    }
-
-    /// Has a pod ask for other CPU, sometimes for more than there is.
-    async fn resize(&mut self) {
-        let sized: Vec<PodUid> = {
-            let state = self.cluster.lock();
-            // One that the node has never heard of is simply new.
-            let runs = |uid: &PodUid| {
-                let book = self.checker.books.get(uid);
-                book.is_some_and(|book| book.told.phase.as_deref() == Some("Running"))
-            };
-            let with_cpu = state.pods.iter().filter(|(uid, pod)| {
-                let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
-                runs(uid) && container.is_some_and(|container| container.resources.is_some())
-            });
-            with_cpu.map(|(uid, _)| uid.clone()).collect()
-        };
-        let Some(uid) = self.dice.pick(&sized).cloned() else {
-            return;
-        };
-        let cpu = if self.dice.chance(20) {
-            "100".to_owned()
-        } else {
-            format!("{}m", self.dice.between(1, 10) * 100)
-        };
-        if let Some(pod) = self.cluster.lock().pods.get_mut(&uid) {
-            let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut());
-            let resources = container.and_then(|container| container.resources.as_mut());
-            for list in resources
-                .into_iter()
-                .flat_map(|r| [&mut r.requests, &mut r.limits])
-                .flatten()
-            {
-                list.insert("cpu".to_owned(), ApiQuantity(cpu.clone()));
-            }
-            pod.metadata.generation = Some(pod.metadata.generation.unwrap_or(1) + 1);
-        }
-        self.trace
-            .line(Instant::now(), format_args!("      {uid} wants {cpu} of CPU"));
-        self.send_pod(&uid).await;
     }
 
     async fn shorten_grace(&mut self) {
