@@ -216,10 +216,11 @@ impl SyncLoop {
                 .is_finished_in_api()
                 .then(|| Termination::new(KillCause::Completed, pod.facts().termination_grace)),
         };
+        let is_counted = self.shared.ledger.holds(pod.uid());
         let Some(entry) = self.entries.get_mut(pod.uid()) else {
             return;
         };
-        let resizes = entry.take_version(pod);
+        let resizes = entry.take_version(pod, is_counted);
         if entry.again {
             // The worker that ends is not about this one.
             return;
@@ -253,10 +254,11 @@ impl SyncLoop {
     }
 
     fn reconcile(&mut self, pod: Arc<PodRecord>) {
+        let is_counted = self.shared.ledger.holds(pod.uid());
         let Some(entry) = self.entries.get_mut(pod.uid()) else {
             return;
         };
-        entry.take_version(&pod);
+        entry.take_version(&pod, is_counted);
         if entry.again {
             return;
         }

@@ -18,12 +18,13 @@ impl Entry {
         self.granted.as_ref().unwrap_or(&self.pod)
     }
 
-    /// Takes a newer version of the pod, with what was granted before. Says whether it asks for other resources.
-    pub(super) fn take_version(&mut self, pod: &Arc<PodRecord>) -> bool {
+    /// Takes a newer version of the pod, with what was granted before. Says whether it asks for other resources. `is_counted`: it
+    /// holds what it was granted, also where it waits for admission, since it ran before the agent did.
+    pub(super) fn take_version(&mut self, pod: &Arc<PodRecord>, is_counted: bool) -> bool {
         let before = self.granted().clone();
         self.pod = pod.clone();
         // One that waits for admission and is new was granted nothing yet.
-        let has_grant = self.not_yet.is_none() || self.granted.is_some();
+        let has_grant = self.not_yet.is_none() || self.granted.is_some() || is_counted;
         let differs = has_grant && self.working && !self.again && pod.resizes(&before);
         self.granted = differs.then(|| Arc::new(pod.with_resources_of(&before)));
         if !differs {
