@@ -37,10 +37,10 @@ pub(crate) struct Hierarchy {
 
 #[cfg(test)]
 impl Hierarchy {
-    /// One without controllers.
-    pub(crate) fn for_test(root: &Path) -> Self {
+    /// One with these controllers.
+    pub(crate) fn for_test(root: &Path, controllers: &[&str]) -> Self {
         Self {
-            controllers: BTreeSet::new(),
+            controllers: controllers.iter().map(|name| (*name).to_owned()).collect(),
             root: root.to_owned(),
             is_used: true,
         }
