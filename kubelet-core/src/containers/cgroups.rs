@@ -37,6 +37,8 @@ struct State {
     /// The driver, once the runtime has answered.
     driver: Option<CgroupDriver>,
     is_open: bool,
+    /// Whether pods of which there are cgroups were asked for, and could not be told.
+    missed: bool,
     /// Whether the last attempt to set the node's limits worked.
     enforced: Option<bool>,
     orphans: BTreeMap<PodUid, Orphan>,
@@ -56,7 +58,7 @@ pub(crate) struct CgroupKeeper {
     ledger: Arc<Ledger>,
     events: Arc<dyn EventSink>,
     state: Mutex<State>,
-    /// Whether it was tried to open them.
+    /// Whether it was tried to open them; told anew at each look at the node.
     tried: watch::Sender<bool>,
 }
 
@@ -151,6 +153,9 @@ impl CgroupKeeper {
                     return;
                 }
             }
+        } else {
+            // Who could not list them tries that again.
+            self.tried.send_replace(true);
         }
         let limits = NodeLimits::of(&self.node, &self.ledger.node());
         let outcome = self.cgroups.enforce(&limits).await;
@@ -200,6 +205,28 @@ impl CgroupKeeper {
     pub(super) async fn list(&self) -> Vec<PodUid> {
         // The sender is this one's own.
         let _ = self.tried.subscribe().wait_for(|tried| *tried).await;
+        let listed = self.try_list().await;
+        lock(&self.state).missed = listed.is_none();
+        listed.unwrap_or_default()
+    }
+
+    /// The same once it can be told, if it could not; waits until then.
+    pub(super) async fn list_missed(&self) -> Vec<PodUid> {
+        let mut looks = self.tried.subscribe();
+        while lock(&self.state).missed {
+            if looks.changed().await.is_err() {
+                break;
+            }
+            if let Some(listed) = self.try_list().await {
+                lock(&self.state).missed = false;
+                return listed;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Nothing if they are not open, or cannot be listed.
+    async fn try_list(&self) -> Option<Vec<PodUid>> {
         if !lock(&self.state).is_open {
             return Vec::new();
         }

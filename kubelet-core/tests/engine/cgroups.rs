@@ -303,6 +303,26 @@ async fn orphans_go_once_all_sources_have_spoken_and_are_tried_again_with_back_o
 
 #[tokio::test(start_paused = true)]
 async fn an_orphan_whose_pod_is_wished_for_again_is_left_alone() {
+#[tokio::test(start_paused = true)]
+async fn orphans_that_could_not_be_told_of_at_first_go_later() {
+    // Cgroups that were not open at first, and such as could not be listed.
+    for op in [CgroupOp::Open, CgroupOp::List] {
+        let (runtime, cgroups) = (fake(), FakeCgroups::new());
+        cgroups.add_orphan(&uid("gone"), "node-1:/");
+        cgroups.add_orphan(&uid("a"), "node-1:/");
+        cgroups.fail(op, 2);
+        let node = start(&runtime, StateDir::in_memory(), &cgroups);
+        node.pods.set(vec![pod("a")]).await.unwrap();
+        node.until("swept", |_| !cgroups.has(&uid("gone"))).await;
+        node.running("a").await;
+        assert!(cgroups.has(&uid("a")), "{op:?}");
+        let listed = cgroups.count(CgroupOp::List);
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(cgroups.count(CgroupOp::List), listed, "{op:?}: not again and again");
+        node.stop().await;
+    }
+}
+
     let (runtime, cgroups) = (fake(), FakeCgroups::new());
     cgroups.add_orphan(&uid("a"), "node-1:/");
     cgroups.hold(&uid("a"));
