@@ -228,15 +228,16 @@ impl CgroupKeeper {
     /// Nothing if they are not open, or cannot be listed.
     async fn try_list(&self) -> Option<Vec<PodUid>> {
         if !lock(&self.state).is_open {
-            return Vec::new();
+            return None;
         }
-        self.cgroups.list().await.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "cgroups of pods cannot be listed"
-            );
-            Vec::new()
-        })
+        match self.cgroups.list().await {
+            Ok(pods) => Some(pods),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "cgroups of pods cannot be listed");
+                None
+            }
+        }
     }
 
     /// Removes the cgroup of a pod whose containers have ended.
@@ -294,30 +295,55 @@ impl CgroupKeeper {
     }
 }
 
+/// Those containers of a pod that go on while others are started.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Whether there are any.
+    pub(super) run: bool,
+    /// The pod's spec with the resources that they still have, where those are not what it was granted.
+    pub(super) before: Option<PodSpec>,
+}
+
 impl ContainerSyncer {
     /// Makes the pod's cgroup before anything is started in it.
     ///
     /// A pod that runs is never ended for lack of its cgroup, as upstream does: either it was started without, by an agent
     /// that made none, or somebody has taken its processes out. What is started from now on has its limits.
-    pub(super) async fn ensure_cgroup(&self, cx: &StepContext, pod: &PodRecord) -> Result<(), SyncError> {
+    pub(super) async fn ensure_cgroup(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        others: &Others,
+    ) -> Result<(), SyncError> {
         let Some(keeper) = &self.node.cgroups else {
             return Ok(());
         };
-        let limits = self.limits_of_pod(pod, pod.spec());
+        let wanted = self.limits_of_pod(pod, pod.spec());
+        let limits = match &others.before {
+            Some(before) => self.limits_of_pod(pod, before).widest(&wanted),
+            None => wanted,
+        };
+        let exists = matches!(keeper.cgroups.exists(pod).await, Ok(true));
         let is_so = super::lock(&self.memory_of(pod.uid())).cgroup.as_ref() == Some(&limits);
-        if is_so && matches!(keeper.cgroups.exists(pod).await, Ok(true)) {
+        if is_so && exists {
             return Ok(());
         }
-        self.apply_cgroup(keeper, pod, limits).await.map_err(|error| {
-            let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
-            cx.events.record(Event::new(
-                EventSubject::pod(pod),
-                EventType::Warning,
-                "FailedCreatePodContainer",
-                text,
-            ));
-            SyncError::failed("cannot make the pod's cgroup", error)
-        })
+        let Err(error) = self.apply_cgroup(keeper, pod, limits).await else {
+            return Ok(());
+        };
+        let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
+        cx.events.record(Event::new(
+            EventSubject::pod(pod),
+            EventType::Warning,
+            "FailedCreatePodContainer",
+            text,
+        ));
+        // What runs in it may use more than it is to have by now, which the kernel refuses to take back. That binds what is
+        // started now all the same.
+        if exists && others.run {
+            return Ok(());
+        }
+        Err(SyncError::failed("cannot make the pod's cgroup", error))
     }
 
     async fn apply_cgroup(&self, keeper: &CgroupKeeper, pod: &PodRecord, limits: PodLimits) -> Result<(), CgroupError> {
