@@ -4,15 +4,19 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use kubelet_core::CgroupError;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use tokio::time::Instant;
 
 use crate::files::{self, failed, is_gone};
-use crate::tree::Tree;
+use crate::tree::{Tree, Version};
 
 /// How often in one pass it is looked for processes that were started meanwhile.
 const LOOKS: usize = 4;
+/// How long one pass kills processes one by one.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// What one pass has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,75 +82,154 @@ fn subtree(folder: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(all)
 }
 
-fn kill(tree: &Tree, path: &Path, inside: &[Vec<PathBuf>]) -> Result<(), CgroupError> {
-    if members(inside).is_empty() {
-        return Ok(());
-    }
-    if let Some(own) = members(inside).into_iter().find(|pid| *pid == getpid().as_raw_pid()) {
-        // Whoever put it there: it cannot clear up after itself.
-        return Err(CgroupError::Busy {
-            what: format!("this process, {own}, which is in {}", path.display()),
-        });
-    }
-    for folders in inside {
-        // Where the kernel can kill all at once, nothing escapes by being started meanwhile.
-        if let Some(folder) = folders.first().filter(|folder| folder.join("cgroup.kill").exists()) {
-            let file = folder.join("cgroup.kill");
-            files::write(&file, "1").or_else(|error| match is_gone(&error) {
-                true => Ok(()),
-                false => Err(failed("write", &file, error)),
-            })?;
-        }
-    }
-    // With v1 what is frozen starts nothing, and dies once it thaws.
-    let freezer = tree
-        .controller("freezer")
-        .map(|hierarchy| hierarchy.root.join(path).join("freezer.state"));
-    let frozen = freezer.filter(|file| files::write(file, "FROZEN").is_ok());
-    for _ in 0..LOOKS {
-        let members = members(inside);
-        if members.is_empty() {
-            break;
-        }
-        for pid in members {
-            kill_one(pid, inside);
-        }
-    }
-    match frozen {
-        Some(file) => files::write(&file, "THAWED").or_else(|error| match is_gone(&error) {
-            true => Ok(()),
-            false => Err(failed("write", &file, error)),
-        }),
-        None => Ok(()),
+/// What is in folders.
+#[derive(Debug, Default)]
+struct Members {
+    pids: BTreeSet<i32>,
+    /// Whether there are processes that this one cannot see, and cannot kill one by one: those outside of its PID namespace.
+    unseen: bool,
+}
+
+impl Members {
+    fn is_empty(&self) -> bool {
+        self.pids.is_empty() && !self.unseen
     }
 }
 
+fn kill(tree: &Tree, path: &Path, inside: &[Vec<PathBuf>]) -> Result<(), CgroupError> {
+    let found = members(inside);
+    if found.pids.contains(&getpid().as_raw_pid()) {
+        // Whoever put it there: it cannot clear up after itself.
+        return Err(CgroupError::Busy {
+            what: format!(
+                "this process, {}, which is in {}",
+                getpid().as_raw_pid(),
+                path.display()
+            ),
+        });
+    }
+    if !found.is_empty() && !kill_at_once(inside)? {
+        kill_each(tree, path, inside)?;
+    }
+    thaw(tree, inside)
+}
+
+/// Has the kernel kill all that is in these folders, where it can: nothing escapes by being started meanwhile. Says whether it has.
+fn kill_at_once(inside: &[Vec<PathBuf>]) -> Result<bool, CgroupError> {
+    let mut all = true;
+    for folder in inside.iter().filter_map(|folders| folders.first()) {
+        let file = folder.join("cgroup.kill");
+        if !file.exists() {
+            all = false;
+            continue;
+        }
+        match files::write(&file, "1") {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(failed("write", &file, error)),
+        }
+    }
+    Ok(all)
+}
+
+/// Kills one process after the other, for a bounded time: whoever calls comes again.
+fn kill_each(tree: &Tree, path: &Path, inside: &[Vec<PathBuf>]) -> Result<(), CgroupError> {
+    let until = Instant::now() + LONGEST;
+    // What is frozen starts nothing.
+    let looks = if freeze(tree, inside) { 1 } else { LOOKS };
+    for _ in 0..looks {
+        let found = members(inside);
+        if found.pids.is_empty() {
+            break;
+        }
+        for pid in found.pids {
+            if Instant::now() >= until {
+                return Ok(());
+            }
+            kill_one(pid, path, inside);
+        }
+    }
+    Ok(())
+}
+
+/// The file that freezes a cgroup, and what is written into it.
+fn freezer(tree: &Tree) -> (&'static str, &'static str, &'static str) {
+    match tree.version {
+        Version::V1 => ("freezer.state", "FROZEN", "THAWED"),
+        Version::V2 => ("cgroup.freeze", "1", "0"),
+    }
+}
+
+/// Freezes the first of the folders of a hierarchy where that can be done.
+fn freeze(tree: &Tree, inside: &[Vec<PathBuf>]) -> bool {
+    let (name, frozen, _) = freezer(tree);
+    let mut files = inside
+        .iter()
+        .filter_map(|folders| folders.first())
+        .map(|folder| folder.join(name));
+    files.any(|file| file.exists() && files::write(&file, frozen).is_ok())
+}
+
+/// Thaws all: those inside too, which somebody else may have frozen. With v1 what is frozen does not die before.
+fn thaw(tree: &Tree, inside: &[Vec<PathBuf>]) -> Result<(), CgroupError> {
+    let (name, _, thawed) = freezer(tree);
+    for file in inside.iter().flatten().map(|folder| folder.join(name)) {
+        let state = files::read(&file).map_err(|error| failed("read", &file, error))?;
+        // Also what is only about to freeze.
+        if state.is_none_or(|state| state == thawed) {
+            continue;
+        }
+        match files::write(&file, thawed) {
+            Ok(()) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(failed("write", &file, error)),
+        }
+    }
+    Ok(())
+}
+
 /// The processes in these folders.
-fn members(inside: &[Vec<PathBuf>]) -> BTreeSet<i32> {
-    let mut found = BTreeSet::new();
+fn members(inside: &[Vec<PathBuf>]) -> Members {
+    let mut found = Members::default();
     for folder in inside.iter().flatten() {
         // What cannot be read shows when the folder cannot be removed.
         let text = files::read(&folder.join("cgroup.procs"))
             .ok()
             .flatten()
             .unwrap_or_default();
-        found.extend(text.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
+        found
+            .pids
+            .extend(text.lines().filter_map(|line| line.trim().parse::<i32>().ok()));
     }
-    // 0: a process that this one cannot see, and cannot kill.
-    found.remove(&0);
+    found.unseen = found.pids.remove(&0);
     found
 }
 
 /// Kills a process if it still is in these folders: meanwhile its number may have become that of another one.
-fn kill_one(pid: i32, inside: &[Vec<PathBuf>]) {
+fn kill_one(pid: i32, path: &Path, inside: &[Vec<PathBuf>]) {
     let Some(number) = Pid::from_raw(pid) else { return };
     let Ok(handle) = pidfd_open(number, PidfdFlags::empty()) else {
         return;
     };
-    if members(inside).contains(&pid) {
+    // Its own file: to list all others once more for each would take hours where there are many.
+    let is_inside = match files::read(Path::new(&format!("/proc/{pid}/cgroup"))) {
+        Ok(Some(text)) => is_in(&text, path),
+        Ok(None) => false,
+        // Where others' files are hidden.
+        Err(_) => members(inside).pids.contains(&pid),
+    };
+    if is_inside {
         // If it has ended there is nothing to do.
         let _ = pidfd_send_signal(&handle, Signal::KILL);
     }
+}
+
+/// Whether a process of which the kernel tells these cgroups is in that one, or inside of it. It may tell them from further above
+/// than what is mounted here.
+fn is_in(told: &str, path: &Path) -> bool {
+    told.lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .any(|cgroup| Path::new(cgroup).ancestors().any(|above| above.ends_with(path)))
 }
 
 #[cfg(test)]
@@ -180,6 +263,10 @@ mod tests {
             Self::of(Path::new("/sys/fs/cgroup/pids"), Version::V1, name)
         }
 
+        fn freezer(name: &str) -> Option<Self> {
+            Self::of(Path::new("/sys/fs/cgroup/freezer"), Version::V1, name)
+        }
+
         fn of(root: &Path, version: Version, name: &str) -> Option<Self> {
             let path = PathBuf::from(format!("kubelet-test-kill-{name}-{}", std::process::id()));
             let made = root.join("cgroup.procs").exists() && fs::create_dir(root.join(&path)).is_ok();
@@ -187,7 +274,7 @@ mod tests {
                 kubelet_testing::contract::skip(name, "cgroups cannot be made here");
                 return None;
             }
-            let hierarchy = Hierarchy::for_test(root);
+            let hierarchy = Hierarchy::for_test(root, &[]);
             Some(Self {
                 tree: Tree {
                     version,
@@ -295,6 +382,64 @@ mod tests {
     }
 
     #[test]
+    fn what_is_frozen_inside_ends_too_with_v1() {
+        if let Some(real) = Real::freezer("frozen_v1") {
+            let mut child = real.shell("app", "exec sleep 4717");
+            fs::write(real.folder().join("app/freezer.state"), "FROZEN").unwrap();
+            real.clear();
+            assert!(!real.folder().exists());
+            assert!(!child.wait().unwrap().success());
+        }
+    }
+
+    /// A tree that only looks like cgroups of v2: one with these files, and what a pass makes of them.
+    fn looks_like(files: &[(&str, &str)]) -> impl Fn(&str) -> String + use<> {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("podu1")).unwrap();
+        for (name, text) in files {
+            fs::write(dir.path().join("podu1").join(name), text).unwrap();
+        }
+        let tree = Tree {
+            version: Version::V2,
+            hierarchies: vec![Hierarchy::for_test(dir.path(), &[])],
+        };
+        assert_eq!(pass(&tree, Path::new("podu1")).unwrap(), Left::Something);
+        move |name| fs::read_to_string(dir.path().join("podu1").join(name)).unwrap()
+    }
+
+    #[test]
+    fn processes_of_another_pid_namespace_are_left_to_the_kernel() {
+        let value = looks_like(&[("cgroup.procs", "0\n0\n"), ("cgroup.kill", "")]);
+        assert_eq!(value("cgroup.kill"), "1");
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_kill_all_at_once_freezes_them() {
+        // This process's parent is no member of that cgroup, and lives on.
+        let parent = std::os::unix::process::parent_id();
+        let value = looks_like(&[("cgroup.procs", &format!("{parent}\n")), ("cgroup.freeze", "was")]);
+        assert_eq!(value("cgroup.freeze"), "0");
+    }
+
+    #[test]
+    fn a_process_is_where_the_kernel_says() {
+        let path = Path::new("edge/kubepods/podu1");
+        for (told, expected) in [
+            ("0::/edge/kubepods/podu1", true),
+            ("4:memory:/\n3:pids:/edge/kubepods/podu1/app/inner", true),
+            ("4:name=a:b:/edge/kubepods", false),
+            ("0::/../../edge/kubepods/podu1", true),
+            ("0::/docker/x/edge/kubepods/podu1/app", true),
+            ("0::/edge/kubepods/podu11", false),
+            ("0::/edge/kubepods", false),
+            ("0::/other-edge/kubepods/podu1", false),
+            ("", false),
+        ] {
+            assert_eq!(super::is_in(told, path), expected, "{told:?}");
+        }
+    }
+
+    #[test]
     fn nobody_kills_itself() {
         // Of a tree that only looks like cgroups.
         let dir = tempfile::tempdir().unwrap();
@@ -306,7 +451,7 @@ mod tests {
         .unwrap();
         let tree = Tree {
             version: Version::V2,
-            hierarchies: vec![Hierarchy::for_test(dir.path())],
+            hierarchies: vec![Hierarchy::for_test(dir.path(), &[])],
         };
         let error = pass(&tree, Path::new("podu1")).unwrap_err();
         assert!(matches!(error, CgroupError::Busy { .. }), "{error}");

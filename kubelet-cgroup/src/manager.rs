@@ -225,9 +225,10 @@ impl PodCgroups for CgroupManager {
             // Somebody may have changed it.
             *lock(&shared.burstable_shares) = None;
             open.make_classes()?;
-            open.set_class_shares(QosClass::BestEffort, kubelet_core::cpu_shares(0))?;
-            shared.refresh_burstable(&open)?;
-            open.enforce(&shared.settings.enforcement, &node)
+            // Each is tried, whatever becomes of the others.
+            open.set_class_shares(QosClass::BestEffort, kubelet_core::cpu_shares(0))
+                .and(shared.refresh_burstable(&open))
+                .and(open.enforce(&shared.settings.enforcement, &node))
         })
         .await
     }
@@ -250,13 +251,14 @@ impl PodCgroups for CgroupManager {
         let open = self.opened()?;
         let (uid, class, limits) = (pod.uid().clone(), pod.facts().qos, limits.clone());
         self.about(pod.uid(), move |shared| {
+            // First: that makes the folder of its class too.
+            open.make_pod(class, &uid)?;
             if class == QosClass::Burstable {
                 lock(&shared.known)
                     .burstable
                     .insert(uid.clone(), limits.cpu_request_milli);
                 shared.refresh_burstable(&open)?;
             }
-            open.make_pod(class, &uid)?;
             open.set(&open.path(class, &uid), &limits.cgroup)
         })
         .await
@@ -279,7 +281,9 @@ impl PodCgroups for CgroupManager {
         let path = open.path(class, &uid).join(container);
         // What is left of the one before, its counters among it.
         let (of, tree) = (path.clone(), open.clone());
+        let this = uid.clone();
         self.until_gone(&uid, format!("a process in {}", path.display()), move |_| {
+            tree.refuse_foreign(class, &this)?;
             crate::kill::pass(&tree.tree, &of)
         })
         .await?;

@@ -37,10 +37,10 @@ pub(crate) struct Hierarchy {
 
 #[cfg(test)]
 impl Hierarchy {
-    /// One without controllers.
-    pub(crate) fn for_test(root: &Path) -> Self {
+    /// One with these controllers.
+    pub(crate) fn for_test(root: &Path, controllers: &[&str]) -> Self {
         Self {
-            controllers: BTreeSet::new(),
+            controllers: controllers.iter().map(|name| (*name).to_owned()).collect(),
             root: root.to_owned(),
             is_used: true,
         }
@@ -146,7 +146,8 @@ impl Tree {
                     continue;
                 };
                 let has: BTreeSet<&str> = has.split_whitespace().collect();
-                if wanted(&hierarchy.controllers).any(|name| !has.contains(name)) {
+                // Others may be kept from it by whoever has made those above.
+                if REQUIRED.iter().any(|name| !has.contains(name)) {
                     return Ok(false);
                 }
             }
@@ -194,18 +195,21 @@ impl Tree {
     /// Writes limits into the files of a cgroup.
     pub(crate) fn set(&self, path: &Path, values: &[Value]) -> Result<(), CgroupError> {
         let mut quota_first = Vec::new();
+        let mut lacks = None;
         for value in values {
             let Some(hierarchy) = self.controller(value.controller) else {
                 // Who has no large pages to give out needs nobody to hold back.
                 if value.controller == "hugetlb" {
                     continue;
                 }
-                return Err(CgroupError::Unsupported {
+                // The others are set all the same.
+                lacks.get_or_insert_with(|| CgroupError::Unsupported {
                     why: format!(
                         "{} cannot be set without the controller {}",
                         value.file, value.controller
                     ),
                 });
+                continue;
             };
             let file = hierarchy.root.join(path).join(&value.file);
             match files::set(&file, &value.text) {
@@ -223,7 +227,7 @@ impl Tree {
                 files::set(&file, &value.text).map_err(|error| failed("write", &file, error))?;
             }
         }
-        Ok(())
+        lacks.map_or(Ok(()), Err)
     }
 
     /// A file of a cgroup.
@@ -247,7 +251,7 @@ fn wanted(has: &BTreeSet<String>) -> impl Iterator<Item = &'static str> {
     WANTED.into_iter().filter(|name| has.contains(*name))
 }
 
-/// Lets the cgroups in a folder have the controllers that the folder has.
+/// Lets the cgroups in a folder have the controllers that the folder has: without those that are not required it does if it must.
 fn hand_down(hierarchy: &Hierarchy, folder: &Path) -> Result<(), CgroupError> {
     let file = folder.join("cgroup.subtree_control");
     let has = files::read(&file)
@@ -257,20 +261,38 @@ fn hand_down(hierarchy: &Hierarchy, folder: &Path) -> Result<(), CgroupError> {
         .split_whitespace()
         .map(|name| name.trim_start_matches('+'))
         .collect();
-    let missing: Vec<String> = wanted(&hierarchy.controllers)
-        .filter(|name| !has.contains(name))
-        .map(|name| format!("+{name}"))
-        .collect();
-    if missing.is_empty() {
+    // Whoever made it may have kept some from it.
+    let controllers = folder.join("cgroup.controllers");
+    let own: BTreeSet<String> = match files::read(&controllers).map_err(|error| failed("read", &controllers, error))? {
+        Some(own) => own.split_whitespace().map(str::to_owned).collect(),
+        None => hierarchy.controllers.clone(),
+    };
+    let missing: Vec<&str> = wanted(&own).filter(|name| !has.contains(name)).collect();
+    if missing.is_empty() || write_controllers(&file, &missing).is_ok() {
         return Ok(());
     }
-    match files::write(&file, &missing.join(" ")) {
+    // One that cannot be had keeps back none of the others.
+    let (required, others): (Vec<&str>, Vec<&str>) = missing.into_iter().partition(|name| REQUIRED.contains(name));
+    for name in others {
+        if let Err(error) = write_controllers(&file, &[name]) {
+            tracing::debug!(error = &error as &dyn std::error::Error, controller = name, file = %file.display(), "not handed down");
+        }
+    }
+    if required.is_empty() {
+        return Ok(());
+    }
+    match write_controllers(&file, &required) {
         Ok(()) => Ok(()),
         Err(error) if is_forbidden(&error) => Err(CgroupError::Unsupported {
             why: format!("{} may not be written", file.display()),
         }),
         Err(error) => Err(failed("write", &file, error)),
     }
+}
+
+fn write_controllers(file: &Path, names: &[&str]) -> io::Result<()> {
+    let text: Vec<String> = names.iter().map(|name| format!("+{name}")).collect();
+    files::write(file, &text.join(" "))
 }
 
 /// A new cgroup of v1 may use no processor and no memory node until it is told which: those of the cgroup that it is in.
@@ -343,10 +365,22 @@ mod tests {
         let path = Path::new("kubepods/podu1");
         assert!(!tree.exists(path).unwrap());
         tree.make(path).unwrap();
-        fs::write(dir.path().join(path).join("cgroup.controllers"), "cpu memory").unwrap();
+        fs::write(dir.path().join(path).join("cgroup.controllers"), "cpu pids").unwrap();
         assert!(!tree.exists(path).unwrap());
-        fs::write(dir.path().join(path).join("cgroup.controllers"), "cpu memory pids\n").unwrap();
-        assert!(tree.exists(path).unwrap());
+        fs::write(dir.path().join(path).join("cgroup.controllers"), "cpu memory\n").unwrap();
+        assert!(tree.exists(path).unwrap(), "pids may be kept from it");
+    }
+
+    #[test]
+    fn a_cgroup_hands_down_what_it_has_and_not_more() {
+        let (dir, tree) = v2("cpuset cpu memory pids");
+        let edge = dir.path().join("edge");
+        fs::create_dir(&edge).unwrap();
+        fs::write(edge.join("cgroup.controllers"), "cpu memory\n").unwrap();
+        tree.make(Path::new("edge/kubepods")).unwrap();
+        let handed = |folder: &Path| fs::read_to_string(folder.join("cgroup.subtree_control")).unwrap();
+        assert_eq!(handed(&edge), "+cpu +memory");
+        assert_eq!(handed(dir.path()), "+cpu +cpuset +memory +pids");
     }
 
     #[test]
@@ -359,12 +393,18 @@ mod tests {
         assert!(unsupported().contains("cpu, memory"), "{}", unsupported());
         fs::write(dir.path().join("cgroup.controllers"), "cpu").unwrap();
         assert!(unsupported().ends_with("memory"), "{}", unsupported());
-        let (_dir, tree) = v2("cpu memory");
+        let (machine, tree) = v2("cpu memory hugetlb");
         let mut limits = CgroupLimits::default();
         limits.pids = Some(7);
+        limits.hugepages.insert("2MB".to_owned(), 0);
         tree.make(Path::new("a")).unwrap();
         let error = tree.set(Path::new("a"), &values(&limits, tree.version)).unwrap_err();
         assert!(error.to_string().contains("pids"), "{error}");
+        // What it has is set all the same.
+        assert_eq!(
+            fs::read_to_string(machine.path().join("a/hugetlb.2MB.max")).unwrap(),
+            "0"
+        );
     }
 
     #[test]

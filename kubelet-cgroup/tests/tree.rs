@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use kubelet_cgroup::{CgroupManager, CgroupSettings};
+use kubelet_cgroup::{CgroupManager, CgroupSettings, Reserved};
 use kubelet_core::{
     CgroupContext, CgroupDriver, CgroupError, LinuxResources, NodeLimits, NodeSettings, NodeView, PodCgroups,
     PodLimits, PodRecord, ResourceSettings, SourceKind, SourceName,
@@ -137,6 +137,32 @@ async fn pods_classes_and_the_node_have_their_values() {
         .await
         .unwrap();
     assert_eq!(later.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_limit_without_its_controller_keeps_back_none_of_the_others() {
+    let dir = machine();
+    fs::write(dir.path().join("cgroup.controllers"), "cpu memory\n").unwrap();
+    fs::create_dir(dir.path().join("system")).unwrap();
+    fs::write(dir.path().join("system/cgroup.controllers"), "cpu memory\n").unwrap();
+    let mut settings = CgroupSettings::default();
+    settings.mount = dir.path().to_owned();
+    settings.root = "/edge".to_owned();
+    settings.enforcement.system_reserved = Some(Reserved::all("/system"));
+    let manager = CgroupManager::new(settings);
+    manager
+        .open(&CgroupContext::new(CgroupDriver::Cgroupfs, "me"))
+        .await
+        .unwrap();
+    let mut node = node();
+    node.max_pids = Some(30_000);
+    let mut kept = NodeSettings::default();
+    kept.system_reserved.insert("memory".to_owned(), "1Gi".parse().unwrap());
+    let error = manager.enforce(&NodeLimits::of(&kept, &node)).await.unwrap_err();
+    assert!(error.to_string().contains("pids"), "{error}");
+    let value = |path: &str| fs::read_to_string(dir.path().join(path)).unwrap_or_default();
+    assert_eq!(value("edge/kubepods/memory.max"), "7516192768");
+    assert_eq!(value("system/memory.max"), "1073741824");
 }
 
 #[tokio::test]

@@ -227,6 +227,13 @@ impl PodSyncer for ContainerSyncer {
         uids
     }
 
+    async fn left_behind_unseen(&self) -> Vec<PodUid> {
+        match &self.node.cgroups {
+            Some(keeper) => keeper.list_missed().await,
+            None => Vec::new(),
+        }
+    }
+
     async fn sweep(&self, pods: &[PodUid]) {
         // First: what still runs may use what is removed next.
         if let Some(keeper) = &self.node.cgroups {

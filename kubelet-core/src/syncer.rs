@@ -241,6 +241,12 @@ pub trait PodSyncer: fmt::Debug + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// Those that [`left_behind`](Self::left_behind) could not tell. Waits until they can be told; where nothing was missed it
+    /// ends at once, with none.
+    async fn left_behind_unseen(&self) -> Vec<PodUid> {
+        Vec::new()
+    }
+
     /// Clears up what is left of these pods: nobody wishes for them, and the backend holds nothing of them. No step of
     /// theirs begins meanwhile. What cannot be cleared up is told, and stays.
     async fn sweep(&self, pods: &[PodUid]) {

@@ -8,7 +8,7 @@ use kubelet_core::{CgroupError, CgroupLimits, ContainerCgroup, LinuxResources, N
 use crate::enforcement::{Enforcement, Reserved};
 use crate::files::{self, failed};
 use crate::kill::{self, Left};
-use crate::mark;
+use crate::mark::{self, Whose};
 use crate::names::Names;
 use crate::tree::{Tree, Version};
 use crate::values::{container_values, milli_of_shares, shares_of_weight, values};
@@ -67,17 +67,34 @@ impl Open {
     pub(super) fn make_pod(&self, class: QosClass, uid: &PodUid) -> Result<(), CgroupError> {
         let path = self.path(class, uid);
         self.tree.make_marked(&path)?;
-        if let Some(folder) = self.tree.marked(&path)
-            && let Err(error) = mark::write(&folder, &self.owner, uid)
-            && !self.told.swap(true, Ordering::Relaxed)
-        {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                folder = %folder.display(),
-                "cgroups cannot be marked: those that a crash leaves behind will stay"
-            );
+        if let Some(folder) = self.tree.marked(&path) {
+            match mark::write(&folder, &self.owner, uid) {
+                Ok(Whose::Foreign(whose)) => return Err(belongs_to(&folder, &whose)),
+                Ok(Whose::Own(_) | Whose::Nobody) => {}
+                Err(error) if !self.told.swap(true, Ordering::Relaxed) => tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    folder = %folder.display(),
+                    "cgroups cannot be marked: those that a crash leaves behind will stay"
+                ),
+                Err(_) => {}
+            }
         }
         self.tree.make(&path)
+    }
+
+    /// The folder of a pod and its owner, if that is another one.
+    fn foreign(&self, path: &Path) -> Option<(PathBuf, String)> {
+        let folder = self.tree.marked(path)?;
+        match mark::whose(&folder, &self.owner) {
+            Whose::Foreign(whose) => Some((folder, whose)),
+            Whose::Own(_) | Whose::Nobody => None,
+        }
+    }
+
+    /// Fails if the cgroup of a pod is there, and another agent's.
+    pub(super) fn refuse_foreign(&self, class: QosClass, uid: &PodUid) -> Result<(), CgroupError> {
+        self.foreign(&self.path(class, uid))
+            .map_or(Ok(()), |(folder, whose)| Err(belongs_to(&folder, &whose)))
     }
 
     /// Makes the cgroup of a container, without anything in it.
@@ -132,10 +149,15 @@ impl Open {
         Ok(self.pods(None)?.into_iter().map(|(uid, _)| uid).collect())
     }
 
-    /// Kills what is in a pod's cgroup, and removes it, as far as that goes.
+    /// Kills what is in a pod's cgroup, and removes it, as far as that goes. What another agent has marked stays; what nobody
+    /// has goes: there are kernels that know no marks.
     pub(super) fn clear_pod(&self, uid: &PodUid) -> Result<Left, CgroupError> {
         let mut left = Left::Nothing;
         for class in CLASSES {
+            if let Some((folder, whose)) = self.foreign(&self.path(class, uid)) {
+                tracing::warn!(folder = %folder.display(), whose, "a cgroup belongs to another agent, and stays");
+                continue;
+            }
             if kill::pass(&self.tree, &self.path(class, uid))? == Left::Something {
                 left = Left::Something;
             }
@@ -149,14 +171,15 @@ impl Open {
             true => &node.allocatable,
             false => &node.capacity,
         };
-        self.set(&self.class(QosClass::Guaranteed), pods)?;
+        // Each is tried, whatever becomes of the others.
+        let mut outcome = self.set(&self.class(QosClass::Guaranteed), pods);
         if let Some(reserved) = &what.system_reserved {
-            self.reserve(reserved, &node.system_reserved)?;
+            outcome = outcome.and(self.reserve(reserved, &node.system_reserved));
         }
         if let Some(reserved) = &what.kube_reserved {
-            self.reserve(reserved, &node.kube_reserved)?;
+            outcome = outcome.and(self.reserve(reserved, &node.kube_reserved));
         }
-        Ok(())
+        outcome
     }
 
     fn reserve(&self, reserved: &Reserved, limits: &CgroupLimits) -> Result<(), CgroupError> {
@@ -181,5 +204,11 @@ impl Open {
             true => self.set(&path, &own),
             false => self.set(&path, limits),
         }
+    }
+}
+
+fn belongs_to(folder: &Path, whose: &str) -> CgroupError {
+    CgroupError::Unsupported {
+        why: format!("{} belongs to another agent, {whose:?}", folder.display()),
     }
 }

@@ -75,6 +75,15 @@ impl Root {
         found
     }
 
+    /// The folders of a class that are there.
+    pub(crate) fn class_folders(&self, class: &str) -> Vec<PathBuf> {
+        let below = format!("{}/kubepods/{class}", &self.0.path()[1..]);
+        let all = CgroupRoot::hierarchies().into_iter();
+        all.map(|hierarchy| hierarchy.join(&below))
+            .filter(|folder| folder.exists())
+            .collect()
+    }
+
     /// Starts a process in folders of cgroups.
     pub(crate) fn process(folders: &[PathBuf], script: &str) -> Process {
         let joins: String = folders

@@ -268,3 +268,53 @@ async fn what_cannot_be_is_said() {
     ));
     assert_eq!(manager.parent(&pod), "");
 }
+
+#[tokio::test]
+async fn what_another_agent_has_marked_is_left_alone() {
+    let Some(root) = Root::new("cgroups of two agents") else {
+        return;
+    };
+    let (me, other) = (root.opened().await, root.manager());
+    other.open(&context("another")).await.unwrap();
+    let theirs = pod("shared", |c| c);
+    other.apply(&theirs, &limits(&theirs)).await.unwrap();
+    let process = Root::process(&root.pod_folders(theirs.uid()), "exec sleep 4711");
+    let error = me.apply(&theirs, &limits(&theirs)).await.unwrap_err();
+    assert!(error.to_string().contains("another agent"), "{error}");
+    let error = me
+        .container(&theirs, "app", &LinuxResources::default())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("another agent"), "{error}");
+    me.destroy(theirs.uid()).await.unwrap();
+    assert!(process.is_alive() && other.exists(&theirs).await.unwrap());
+    assert_eq!(other.list().await.unwrap(), [theirs.uid().clone()]);
+    assert_eq!(me.list().await.unwrap(), []);
+
+    // One's own in another class goes all the same.
+    let own = pod("shared", |c| c.request("cpu", "500m"));
+    me.apply(&own, &limits(&own)).await.unwrap();
+    me.destroy(own.uid()).await.unwrap();
+    assert!(!me.exists(&own).await.unwrap() && process.is_alive());
+
+    other.destroy(theirs.uid()).await.unwrap();
+    assert!(!process.is_alive());
+    me.apply(&theirs, &limits(&theirs)).await.unwrap();
+    me.destroy(theirs.uid()).await.unwrap();
+    other.destroy(theirs.uid()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_class_that_somebody_has_removed_is_made_anew_for_its_next_pod() {
+    let Some(root) = Root::new("cgroups of classes") else {
+        return;
+    };
+    let manager = root.opened().await;
+    for folder in root.class_folders("burstable") {
+        std::fs::remove_dir(folder).unwrap();
+    }
+    let late = pod("late", |c| c.request("cpu", "500m"));
+    manager.apply(&late, &limits(&late)).await.unwrap();
+    assert!(manager.exists(&late).await.unwrap());
+    manager.destroy(late.uid()).await.unwrap();
+}

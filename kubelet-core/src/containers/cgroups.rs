@@ -37,6 +37,8 @@ struct State {
     /// The driver, once the runtime has answered.
     driver: Option<CgroupDriver>,
     is_open: bool,
+    /// Whether pods of which there are cgroups were asked for, and could not be told.
+    missed: bool,
     /// Whether the last attempt to set the node's limits worked.
     enforced: Option<bool>,
     orphans: BTreeMap<PodUid, Orphan>,
@@ -56,7 +58,7 @@ pub(crate) struct CgroupKeeper {
     ledger: Arc<Ledger>,
     events: Arc<dyn EventSink>,
     state: Mutex<State>,
-    /// Whether it was tried to open them.
+    /// Whether it was tried to open them; told anew at each look at the node.
     tried: watch::Sender<bool>,
 }
 
@@ -151,6 +153,9 @@ impl CgroupKeeper {
                     return;
                 }
             }
+        } else {
+            // Who could not list them tries that again.
+            self.tried.send_replace(true);
         }
         let limits = NodeLimits::of(&self.node, &self.ledger.node());
         let outcome = self.cgroups.enforce(&limits).await;
@@ -200,16 +205,39 @@ impl CgroupKeeper {
     pub(super) async fn list(&self) -> Vec<PodUid> {
         // The sender is this one's own.
         let _ = self.tried.subscribe().wait_for(|tried| *tried).await;
-        if !lock(&self.state).is_open {
-            return Vec::new();
+        let listed = self.try_list().await;
+        lock(&self.state).missed = listed.is_none();
+        listed.unwrap_or_default()
+    }
+
+    /// The same once it can be told, if it could not; waits until then.
+    pub(super) async fn list_missed(&self) -> Vec<PodUid> {
+        let mut looks = self.tried.subscribe();
+        while lock(&self.state).missed {
+            if looks.changed().await.is_err() {
+                break;
+            }
+            if let Some(listed) = self.try_list().await {
+                lock(&self.state).missed = false;
+                return listed;
+            }
         }
-        self.cgroups.list().await.unwrap_or_else(|error| {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "cgroups of pods cannot be listed"
-            );
-            Vec::new()
-        })
+        Vec::new()
+    }
+
+    /// Nothing if they are not open, or cannot be listed.
+    async fn try_list(&self) -> Option<Vec<PodUid>> {
+        if !lock(&self.state).is_open {
+            return None;
+        }
+        match self.cgroups.list().await {
+            Ok(pods) => Some(pods),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "cgroups of pods cannot be listed");
+                None
+            }
+        }
     }
 
     /// Removes the cgroup of a pod whose containers have ended.
@@ -267,30 +295,55 @@ impl CgroupKeeper {
     }
 }
 
+/// Those containers of a pod that go on while others are started.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// Whether there are any.
+    pub(super) run: bool,
+    /// The pod's spec with the resources that they still have, where those are not what it was granted.
+    pub(super) before: Option<PodSpec>,
+}
+
 impl ContainerSyncer {
     /// Makes the pod's cgroup before anything is started in it.
     ///
     /// A pod that runs is never ended for lack of its cgroup, as upstream does: either it was started without, by an agent
     /// that made none, or somebody has taken its processes out. What is started from now on has its limits.
-    pub(super) async fn ensure_cgroup(&self, cx: &StepContext, pod: &PodRecord) -> Result<(), SyncError> {
+    pub(super) async fn ensure_cgroup(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        others: &Others,
+    ) -> Result<(), SyncError> {
         let Some(keeper) = &self.node.cgroups else {
             return Ok(());
         };
-        let limits = self.limits_of_pod(pod, pod.spec());
+        let wanted = self.limits_of_pod(pod, pod.spec());
+        let limits = match &others.before {
+            Some(before) => self.limits_of_pod(pod, before).widest(&wanted),
+            None => wanted,
+        };
+        let exists = matches!(keeper.cgroups.exists(pod).await, Ok(true));
         let is_so = super::lock(&self.memory_of(pod.uid())).cgroup.as_ref() == Some(&limits);
-        if is_so && matches!(keeper.cgroups.exists(pod).await, Ok(true)) {
+        if is_so && exists {
             return Ok(());
         }
-        self.apply_cgroup(keeper, pod, limits).await.map_err(|error| {
-            let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
-            cx.events.record(Event::new(
-                EventSubject::pod(pod),
-                EventType::Warning,
-                "FailedCreatePodContainer",
-                text,
-            ));
-            SyncError::failed("cannot make the pod's cgroup", error)
-        })
+        let Err(error) = self.apply_cgroup(keeper, pod, limits).await else {
+            return Ok(());
+        };
+        let text = format!("unable to ensure pod container exists: {}", error_chain(&error));
+        cx.events.record(Event::new(
+            EventSubject::pod(pod),
+            EventType::Warning,
+            "FailedCreatePodContainer",
+            text,
+        ));
+        // What runs in it may use more than it is to have by now, which the kernel refuses to take back. That binds what is
+        // started now all the same.
+        if exists && others.run {
+            return Ok(());
+        }
+        Err(SyncError::failed("cannot make the pod's cgroup", error))
     }
 
     async fn apply_cgroup(&self, keeper: &CgroupKeeper, pod: &PodRecord, limits: PodLimits) -> Result<(), CgroupError> {

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::cgroups::Others;
 use super::image_volumes::ImageVolumes;
 use super::permits::StartCall;
 use super::sync::SHOWN_FROM;
@@ -34,13 +35,14 @@ impl ContainerSyncer {
         cx: &StepContext,
         work: &'a PodWork,
         actions: &PodActions,
+        others: &Others,
     ) -> Result<Option<Ground<'a>>, SyncError> {
         let pod = &*work.pod;
         match &actions.sandbox {
             SandboxAction::None => Ok(None),
             SandboxAction::Keep(id) => {
                 self.has_sandbox(cx, pod);
-                self.ensure_cgroup(cx, pod).await?;
+                self.ensure_cgroup(cx, pod, others).await?;
                 let attempt = work
                     .observed
                     .sandboxes
@@ -56,7 +58,7 @@ impl ContainerSyncer {
                 }))
             }
             SandboxAction::Create { attempt, .. } => {
-                if let Err(error) = self.ensure_cgroup(cx, pod).await {
+                if let Err(error) = self.ensure_cgroup(cx, pod, &Others::default()).await {
                     show_no_sandbox(cx, actions, &error);
                     return Err(error);
                 }

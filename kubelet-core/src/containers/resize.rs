@@ -155,7 +155,7 @@ impl ContainerSyncer {
 }
 
 /// The pod's spec with the resources that its containers have.
-fn spec_before(pod: &PodRecord, lags: &[Lag<'_>]) -> PodSpec {
+pub(super) fn spec_before(pod: &PodRecord, lags: &[Lag<'_>]) -> PodSpec {
     let mut spec = pod.spec().clone();
     let all = spec
         .containers

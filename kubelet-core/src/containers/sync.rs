@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::PodStatus;
 use tokio::time::Instant;
 
 use super::ContainerSyncer;
+use super::cgroups::Others;
 use super::ground::Ground;
 use super::hooks::PodAt;
-use super::resize::{Lag, lags, restart_to_resize};
+use super::resize::{Lag, lags, restart_to_resize, spec_before};
 use super::start::Started;
 use super::start_error::StartError;
 use crate::actions::{
@@ -69,9 +70,17 @@ impl ContainerSyncer {
         if cx.stop.is_cancelled() {
             return Err(SyncError::Stopped);
         }
+        let mut others = Others {
+            run: work.observed.containers.iter().any(|seen| seen.is_running()),
+            before: (!lags.is_empty()).then(|| spec_before(pod, &lags)),
+        };
         // Whatever comes of it: what is to be started waits for no resources of others.
         let resized = self.resize(cx, pod, lags, &actions).await;
-        let Some(mut ground) = self.ground(cx, work, &actions).await? else {
+        if resized.is_ok() {
+            // None lags any more. What was to be started anew has been stopped.
+            others.before = None;
+        }
+        let Some(mut ground) = self.ground(cx, work, &actions, &others).await? else {
             return Ok(Synced::Settled);
         };
         ground.image_volumes = self.ensure_image_volumes(cx, &ground, &actions).await?;

@@ -81,6 +81,8 @@ impl Leftover {
 enum Chore {
     /// Of these pods something is left beside the backend.
     LeftBehind(Vec<PodUid>),
+    /// The same, of pods that could not be told of at first.
+    LeftBehindUnseen(Vec<PodUid>),
     /// Nothing is left of these pods.
     Cleared(Vec<PodUid>),
     /// The same, of pods that have left the node in this life.

@@ -9,7 +9,9 @@ use kubelet_core::{
     CgroupDriver, ChannelSource, ContainerResources, NodeSettings, PodUid, ResourceSettings, RuntimeInfo, SourceKind,
     StateDir,
 };
-use kubelet_testing::{CgroupOp, ContainerBuilder, FakeAllocator, FakeCgroups, FakeRuntime, Op, PodBuilder};
+use kubelet_testing::{
+    Action, CgroupOp, ContainerBuilder, FakeAllocator, FakeCgroups, FakeRuntime, FaultKind, Op, PodBuilder, Script,
+};
 use tokio::time::{Instant, sleep};
 
 use super::harness::Node;
@@ -302,6 +304,26 @@ async fn orphans_go_once_all_sources_have_spoken_and_are_tried_again_with_back_o
 }
 
 #[tokio::test(start_paused = true)]
+async fn orphans_that_could_not_be_told_of_at_first_go_later() {
+    // Cgroups that were not open at first, and such as could not be listed.
+    for op in [CgroupOp::Open, CgroupOp::List] {
+        let (runtime, cgroups) = (fake(), FakeCgroups::new());
+        cgroups.add_orphan(&uid("gone"), "node-1:/");
+        cgroups.add_orphan(&uid("a"), "node-1:/");
+        cgroups.fail(op, 2);
+        let node = start(&runtime, StateDir::in_memory(), &cgroups);
+        node.pods.set(vec![pod("a")]).await.unwrap();
+        node.until("swept", |_| !cgroups.has(&uid("gone"))).await;
+        node.running("a").await;
+        assert!(cgroups.has(&uid("a")), "{op:?}");
+        let listed = cgroups.count(CgroupOp::List);
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(cgroups.count(CgroupOp::List), listed, "{op:?}: not again and again");
+        node.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_orphan_whose_pod_is_wished_for_again_is_left_alone() {
     let (runtime, cgroups) = (fake(), FakeCgroups::new());
     cgroups.add_orphan(&uid("a"), "node-1:/");
@@ -448,6 +470,83 @@ async fn a_container_that_is_started_anew_with_other_resources_has_room_for_them
     node.until("restarted", |node| node.restarts("a", "app") == Some(1))
         .await;
     assert_eq!(given(&cgroups), [(100_000, 100), (100_000, 200)]);
+    node.stop().await;
+}
+
+/// Two containers of that much CPU and memory; the second ends when it is made to.
+fn pair(first: (&str, &str), second: (&str, &str)) -> Pod {
+    let shape = |(cpu, memory): (&str, &str)| {
+        let (cpu, memory) = (cpu.to_owned(), memory.to_owned());
+        move |c: ContainerBuilder| {
+            let c = c.request("cpu", cpu.as_str()).request("memory", memory.as_str());
+            c.limit("cpu", cpu.as_str()).limit("memory", memory.as_str())
+        }
+    };
+    PodBuilder::new("a")
+        .uid("uid-of-a")
+        .container("app", shape(first))
+        .container("other", shape(second))
+        .build()
+}
+
+/// Lets the container that runs under a name in pod `a` end.
+fn end(runtime: &FakeRuntime, name: &str) {
+    let all = runtime.containers();
+    let newest = all.iter().rfind(|container| container.name == name).unwrap();
+    runtime.kill_container(&newest.id, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_started_meanwhile_takes_nothing_from_what_could_not_be_resized_yet() {
+    let (runtime, state, cgroups) = (fake(), StateDir::in_memory(), FakeCgroups::new());
+    let node = start(&runtime, state.clone(), &cgroups);
+    node.pods.set(vec![pair(("1", "100Mi"), ("1", "100Mi"))]).await.unwrap();
+    node.running("a").await;
+    runtime.script(Script::next(Op::UpdateResources, Action::Fault(FaultKind::Refused)).times(100_000));
+    let smaller = pair(("500m", "50Mi"), ("1", "100Mi"));
+    node.pods.set(vec![smaller.clone()]).await.unwrap();
+    node.until("told of", |node| node.events.count("ResizeError") == 1)
+        .await;
+    end(&runtime, "other");
+    node.until("started anew", |node| node.restarts("a", "other") == Some(1))
+        .await;
+    node.running("a").await;
+    node.kill().await;
+    let has_room = |cgroups: &FakeCgroups| given(cgroups).iter().all(|given| *given == (200_000, 200));
+    assert!(has_room(&cgroups), "{:?}", given(&cgroups));
+
+    // A next life knows too what still runs with more.
+    let again = cgroups.next_life();
+    let node = start(&runtime, state, &again);
+    node.pods.set(vec![smaller]).await.unwrap();
+    node.running("a").await;
+    end(&runtime, "other");
+    node.until("started anew", |node| node.restarts("a", "other") == Some(2))
+        .await;
+    node.running("a").await;
+    assert!(has_room(&again), "{:?}", given(&again));
+    assert_eq!(node.restarts("a", "app"), Some(0));
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_does_not_take_back_keeps_nothing_from_being_started() {
+    let (runtime, cgroups) = (fake(), FakeCgroups::new());
+    runtime.set_latency(Op::UpdateResources, Duration::from_secs(2));
+    let node = start(&runtime, StateDir::in_memory(), &cgroups);
+    node.pods.set(vec![pair(("1", "100Mi"), ("1", "100Mi"))]).await.unwrap();
+    node.running("a").await;
+    node.pods.set(vec![pair(("2", "50Mi"), ("1", "100Mi"))]).await.unwrap();
+    node.until("widened", |_| given(&cgroups).last() == Some(&(300_000, 200)))
+        .await;
+    cgroups.fail(CgroupOp::Apply, 100_000);
+    node.until("told of", |node| node.events.count("ResizeError") == 1)
+        .await;
+    end(&runtime, "other");
+    node.until("started anew", |node| node.restarts("a", "other") == Some(1))
+        .await;
+    node.running("a").await;
+    assert!(node.events.count("FailedCreatePodContainer") > 0);
     node.stop().await;
 }
 

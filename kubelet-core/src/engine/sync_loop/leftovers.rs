@@ -195,13 +195,32 @@ impl SyncLoop {
     pub(super) fn chore_done(&mut self, done: Chore) {
         self.departing &= !matches!(done, Chore::Departed(_));
         match done {
-            Chore::LeftBehind(uids) => self.sweep(uids),
+            Chore::LeftBehind(uids) => {
+                self.sweep(uids);
+                self.look_for_unseen();
+            }
+            Chore::LeftBehindUnseen(uids) => self.sweep(uids),
             Chore::Cleared(uids) | Chore::Departed(uids) => {
                 for uid in uids {
                     self.cleared(&uid);
                 }
             }
         }
+    }
+
+    /// Waits for what of earlier lives could not be told of yet.
+    fn look_for_unseen(&mut self) {
+        let (syncer, stop) = (self.shared.syncer.clone(), self.stop.clone());
+        let look = async move {
+            let unseen = tokio::select! {
+                biased;
+                // The next life looks again.
+                () = stop.cancelled() => Vec::new(),
+                unseen = syncer.left_behind_unseen() => unseen,
+            };
+            Chore::LeftBehindUnseen(unseen)
+        };
+        self.chores.spawn(look.in_current_span());
     }
 
     /// Clears up after pods that an earlier life of the agent did not come to clear up after: it left folders or a
