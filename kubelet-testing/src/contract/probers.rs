@@ -1,4 +1,4 @@
-//! The promises of [`Prober`](kubelet_core::Prober).
+//! The promises of [`Prober`].
 //!
 //! Each function checks one; it begins with the promise, in the words of the trait.
 
@@ -26,7 +26,7 @@ pub use limits::{
 };
 pub use requests::{http_requests_are_the_targets, no_proxy_is_used, nonsense_is_unknown, runs_may_overlap_each_other};
 
-/// Tells the suite of [`Prober`](kubelet_core::Prober) what it needs beside the prober that it checks.
+/// Tells the suite of [`Prober`] what it needs beside the prober that it checks.
 ///
 /// The suite brings the servers along, on ports of this machine, but for one that speaks TLS.
 pub struct ProberFixture {
@@ -109,7 +109,7 @@ async fn run_within(
     within("the end of a run", fixture.patience, prober.probe(&target)).await
 }
 
-/// Makes one `#[test]` of each promise of [`Prober`](kubelet_core::Prober).
+/// Makes one `#[test]` of each promise of [`Prober`].
 ///
 /// Takes an async function without arguments that answers `Some((prober, fixture))` with a
 /// [`ProberFixture`](crate::contract::ProberFixture). It is called once per promise. The suite runs in real time, against servers on
