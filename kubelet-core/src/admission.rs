@@ -7,6 +7,7 @@ mod machine;
 mod node;
 mod node_fit;
 mod ports;
+mod preemption;
 mod settings;
 mod sysctls;
 
@@ -17,10 +18,12 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 
 use crate::pod::PodRecord;
+use crate::quantity::Quantity;
 
 pub(crate) use absent::PART_MISSING;
 pub use absent::{Abilities, AbsentParts};
 pub use active::ActivePods;
+pub(crate) use ledger::Decision;
 pub use ledger::Ledger;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
@@ -77,6 +80,26 @@ impl Admission {
         Self::NotYet {
             reason: reason.into(),
             message: message.into(),
+        }
+    }
+}
+
+/// What a pod lacks of one resource beside the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Shortage {
+    /// Which one: `cpu`, `pods`, `example.com/gpu`.
+    pub resource: String,
+    /// What others would have to give up: more than nothing.
+    pub missing: Quantity,
+}
+
+impl Shortage {
+    /// A shortage of a resource.
+    pub fn new(resource: impl Into<String>, missing: Quantity) -> Self {
+        Self {
+            resource: resource.into(),
+            missing,
         }
     }
 }
@@ -151,6 +174,16 @@ pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
     /// Answers one request.
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission;
 
+    /// What is missing where a shortage of resources is all that this handler has against a pod; nothing where it admits the
+    /// pod, or refuses it for another reason too. Asked only about a critical pod that it has rejected: others may be pushed
+    /// out for it.
+    ///
+    /// By default nothing: nobody is pushed out for what only this handler knows of.
+    fn shortages(&self, req: &AdmitRequest<'_>) -> Vec<Shortage> {
+        let _ = req;
+        Vec::new()
+    }
+
     /// Fires when pods that were told [`Admission::NotYet`] are to be asked again. Called once per run. Gaps may be
     /// coalesced; the end of the stream means: never again.
     fn changes(&self) -> Option<BoxStream<'static, ()>> {
@@ -162,6 +195,9 @@ pub trait AdmitHandler: fmt::Debug + Send + Sync + 'static {
 impl<T: AdmitHandler + ?Sized> AdmitHandler for Arc<T> {
     fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
         (**self).admit(req)
+    }
+    fn shortages(&self, req: &AdmitRequest<'_>) -> Vec<Shortage> {
+        (**self).shortages(req)
     }
     fn changes(&self) -> Option<BoxStream<'static, ()>> {
         (**self).changes()

@@ -62,7 +62,7 @@ pub use actions::{
 };
 pub use admission::{
     Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
-    NodeFit, NodeSettings, NodeView, Operation,
+    NodeFit, NodeSettings, NodeView, Operation, Shortage,
 };
 pub use allocator::{ContainerResources, ResourceAllocator};
 pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};

@@ -161,6 +161,12 @@ impl Quantity {
         format::canonical(self.nanos, self.format)
     }
 
+    /// How many times `whole` this amount is, about.
+    #[allow(clippy::cast_precision_loss, reason = "only which of two shares is larger matters")]
+    pub(crate) fn share_of(&self, whole: &Self) -> f64 {
+        self.nanos as f64 / whole.nanos as f64
+    }
+
     fn format_with(&self, other: &Self) -> QuantityFormat {
         if self.is_zero() { other.format } else { self.format }
     }

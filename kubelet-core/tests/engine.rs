@@ -19,6 +19,7 @@ mod engine {
     mod log_links;
     mod node_faults;
     mod object_faults;
+    mod preemption;
     mod probe_faults;
     mod probes;
     mod repetition;

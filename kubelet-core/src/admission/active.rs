@@ -80,6 +80,14 @@ impl ActivePods {
         )
     }
 
+    /// What one pod holds of one resource.
+    pub(super) fn held_by(&self, uid: &PodUid, resource: &str) -> Option<&Quantity> {
+        let held = &self.pods.get(uid)?.held.requests;
+        held.iter()
+            .find(|(name, _)| **name == *resource)
+            .map(|(_, amount)| amount)
+    }
+
     /// Adds a pod, which takes the place of an earlier one with its UID. It holds what its spec requests.
     pub fn insert(&mut self, pod: Arc<PodRecord>) {
         let held = Held {

@@ -4,7 +4,7 @@ mod rejections;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::StreamExt;
@@ -12,7 +12,8 @@ use futures::stream::{BoxStream, select_all};
 
 use self::rejections::Rejections;
 use super::active::ActivePod;
-use super::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation};
+use super::preemption::{Preemptions, REFUSED, choose_victims, may_push_out};
+use super::{ActivePods, Admission, AdmitHandler, AdmitRequest, NodeView, Operation, Shortage};
 use crate::ids::PodUid;
 use crate::metrics::{MetricSet, MetricSource};
 use crate::pod::PodRecord;
@@ -38,6 +39,30 @@ struct State {
     rejections: Rejections,
     /// Pods that are being ended, or may have ended: what they hold is about to be free.
     leaving: BTreeSet<PodUid>,
+    /// Critical pods that wait for room and hold what they request, so that nobody else takes it. Of each the pods that it does
+    /// not wait for any longer: they should have ended by now.
+    reserved: BTreeMap<PodUid, BTreeSet<PodUid>>,
+    preemptions: Preemptions,
+}
+
+/// The answer to a pod for which others may be pushed out.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub(crate) answer: Admission,
+    /// Pods to be ended at once. They are [leaving](Ledger::mark_leaving) already.
+    pub(crate) victims: Vec<PodUid>,
+    /// All pods whose end the answer waits for and that could be pushed out: these, and such as were leaving before.
+    pub(crate) awaited: Vec<PodUid>,
+}
+
+impl From<Admission> for Decision {
+    fn from(answer: Admission) -> Self {
+        Self {
+            answer,
+            victims: Vec::new(),
+            awaited: Vec::new(),
+        }
+    }
 }
 
 impl Ledger {
@@ -51,6 +76,8 @@ impl Ledger {
                 node,
                 rejections: Rejections::default(),
                 leaving: BTreeSet::new(),
+                reserved: BTreeMap::new(),
+                preemptions: Preemptions::default(),
             }),
         }
     }
@@ -63,9 +90,23 @@ impl Ledger {
     ///
     /// A pod whose source says that it is finished is answered [`Admission::Admit`], reserves nothing, and nobody is
     /// asked: what it once used is free.
+    ///
+    /// Nobody is pushed out for a critical pod: that is the engine's to do.
     pub fn admit(&self, operation: Operation, pod: &Arc<PodRecord>) -> Admission {
+        self.decide(operation, pod, false).answer
+    }
+
+    /// The same, and if the pod is new, critical and lacks resources alone, chooses who is to make room for it. The pod is told
+    /// [`Admission::NotYet`] then, and holds what it requests from now on: nobody else gets the room that is made, and it
+    /// is asked about again when something is freed. So is what it waits for that was leaving already.
+    pub(crate) fn admit_or_preempt(&self, operation: Operation, pod: &Arc<PodRecord>) -> Decision {
+        let may_preempt = operation == Operation::New && pod.facts().is_critical;
+        self.decide(operation, pod, may_preempt)
+    }
+
+    fn decide(&self, operation: Operation, pod: &Arc<PodRecord>, may_preempt: bool) -> Decision {
         if pod.is_finished_in_api() {
-            return Admission::Admit;
+            return Admission::Admit.into();
         }
         let mut state = self.lock();
         let State {
@@ -73,31 +114,108 @@ impl Ledger {
             node,
             rejections,
             leaving,
+            reserved,
+            preemptions,
         } = &mut *state;
         let mut others = Others::without(Arc::make_mut(active), pod.uid());
-        let mut answer = self.ask(&AdmitRequest::new(operation, pod, others.active, node));
-        if let Admission::Reject { reason, message } = &answer
-            && leaving.iter().any(|uid| others.active.get(uid).is_some())
+        // Who should have ended by now is no reason to wait any longer.
+        let overdue = reserved.get(pod.uid()).filter(|_| may_preempt);
+        let thinned = overdue
+            .filter(|overdue| !overdue.is_empty())
+            .map(|overdue| remaining(others.active, overdue));
+        let beside = thinned.as_ref().unwrap_or(others.active);
+        let request = |beside| AdmitRequest::new(operation, pod, beside, node);
+        let mut decision = Decision::from(self.ask(&request(beside)));
+        let is_left_by_somebody = || leaving.iter().any(|uid| beside.get(uid).is_some());
+        if let Admission::Reject { reason, message } = &decision.answer
+            && (may_preempt || is_left_by_somebody())
         {
             // Refused for good only if it would be without the pods that are on their way out: the edited version of a
             // static pod comes while the old one still holds its ports.
-            let mut staying = others.active.clone();
-            for uid in leaving.iter() {
-                staying.remove(uid);
+            let staying = remaining(beside, leaving);
+            let wait = || Admission::not_yet(reason.clone(), message.clone());
+            let room = match self.ask(&request(&staying)) {
+                Admission::Admit => Room::Left,
+                _ if may_preempt => self.make_room(&request(&staying)),
+                _ => Room::None,
+            };
+            match room {
+                Room::None => {}
+                Room::Refused(refusal) => decision.answer = refusal,
+                Room::Left => decision.answer = wait(),
+                Room::Made { victims, shortages } => {
+                    preemptions.count(&shortages, victims.len());
+                    decision.answer = wait();
+                    decision.victims = victims;
+                }
             }
-            if self.ask(&AdmitRequest::new(operation, pod, &staying, node)) == Admission::Admit {
-                answer = Admission::not_yet(reason.clone(), message.clone());
+            if may_preempt && matches!(decision.answer, Admission::NotYet { .. }) {
+                // Where it is not resources alone, such as a port, there is no way but to wait.
+                if !self.shortages(&request(beside)).is_empty() {
+                    let going = leaving.iter().filter_map(|uid| beside.get(uid));
+                    let going = going.filter(|other| may_push_out(pod, other));
+                    decision.awaited = going.map(|other| other.uid().clone()).collect();
+                }
+                decision.awaited.extend(decision.victims.iter().cloned());
+                leaving.extend(decision.victims.iter().cloned());
+                reserved.entry(pod.uid().clone()).or_default();
             }
         }
-        match &answer {
-            Admission::Admit => others.admit(pod),
-            Admission::NotYet { .. } if operation == Operation::Restored => others.admit(pod),
+        match &decision.answer {
+            Admission::Admit => {
+                reserved.remove(pod.uid());
+                others.admit(pod);
+            }
+            Admission::NotYet { .. } if operation == Operation::Restored || reserved.contains_key(pod.uid()) => {
+                others.admit(pod);
+            }
             Admission::NotYet { .. } => {}
             // It goes on with what it has.
             Admission::Reject { .. } if operation == Operation::Resize => {}
             Admission::Reject { reason, .. } => rejections.count(reason),
         }
-        answer
+        decision
+    }
+
+    /// Who is to go so that a critical pod fits beside the rest of these.
+    fn make_room(&self, request: &AdmitRequest<'_>) -> Room {
+        let shortages = self.shortages(request);
+        if shortages.is_empty() {
+            return Room::None;
+        }
+        let victims = match choose_victims(request.pod, &shortages, request.others) {
+            Ok(victims) => victims,
+            Err(uncovered) => return Room::Refused(Admission::reject(REFUSED, uncovered.to_string())),
+        };
+        // Nobody goes for a pod that is refused all the same.
+        let staying = remaining(request.others, &victims.iter().cloned().collect());
+        match self.ask(&AdmitRequest::new(
+            request.operation,
+            request.pod,
+            &staying,
+            request.node,
+        )) {
+            Admission::Admit => Room::Made { victims, shortages },
+            refusal => Room::Refused(refusal),
+        }
+    }
+
+    /// What the handler that refuses the pod says is missing, if that is all that it has against it.
+    fn shortages(&self, request: &AdmitRequest<'_>) -> Vec<Shortage> {
+        let refuses = |handler: &&Arc<dyn AdmitHandler>| handler.admit(request) != Admission::Admit;
+        let handler = self.handlers.iter().find(refuses);
+        handler.map_or_else(Vec::new, |handler| handler.shortages(request))
+    }
+
+    /// Says that a pod should have ended by now, and that a critical pod is not to wait for it any longer. False if the latter does
+    /// not wait.
+    pub(crate) fn give_up_on(&self, awaited: &PodUid, critical: &PodUid) -> bool {
+        let mut state = self.lock();
+        let is_there = state.active.get(awaited).is_some();
+        match state.reserved.get_mut(critical) {
+            Some(overdue) if is_there => overdue.insert(awaited.clone()),
+            _ => false,
+        }
     }
 
     /// Lets a pod that is in hold what this record requests, which is no more than it held. False if it is not in.
@@ -110,10 +228,11 @@ impl Ledger {
         is_in
     }
 
-    /// Whether a pod is in.
+    /// Whether a pod is in. One that waits while others make room for it is not.
     #[must_use]
     pub fn holds(&self, uid: &PodUid) -> bool {
-        self.lock().active.get(uid).is_some()
+        let state = self.lock();
+        state.active.get(uid).is_some() && !state.reserved.contains_key(uid)
     }
 
     /// Frees what a pod holds: it is terminated, or never starts. True if it held anything, so that pods which wait
@@ -121,6 +240,7 @@ impl Ledger {
     pub fn release(&self, uid: &PodUid) -> bool {
         let mut state = self.lock();
         state.leaving.remove(uid);
+        state.reserved.remove(uid);
         // Looked up first: a call for nothing must not copy pods that a view still shares.
         state.active.get(uid).is_some() && Arc::make_mut(&mut state.active).remove(uid).is_some()
     }
@@ -186,8 +306,35 @@ impl Ledger {
 
 impl MetricSource for Ledger {
     fn collect(&self, metrics: &mut MetricSet) {
-        self.lock().rejections.collect(metrics);
+        let state = self.lock();
+        state.rejections.collect(metrics);
+        state.preemptions.collect(metrics);
     }
+}
+
+/// Where a pod that does not fit is to have its room from.
+#[derive(Debug)]
+enum Room {
+    /// From nowhere.
+    None,
+    /// The same, for another reason than the first answer had.
+    Refused(Admission),
+    /// From those who are leaving.
+    Left,
+    /// Also from these.
+    Made {
+        victims: Vec<PodUid>,
+        shortages: Vec<Shortage>,
+    },
+}
+
+/// The pods without some of them.
+fn remaining(pods: &ActivePods, gone: &BTreeSet<PodUid>) -> ActivePods {
+    let mut remaining = pods.clone();
+    for uid in gone {
+        remaining.remove(uid);
+    }
+    remaining
 }
 
 /// The active pods while one of them is asked about and left out. Dropped, it puts that one back.

@@ -8,7 +8,7 @@ mod taints;
 mod tests;
 
 use super::ports::PortClaim;
-use super::{Admission, AdmitHandler, AdmitRequest, Operation};
+use super::{Admission, AdmitHandler, AdmitRequest, Operation, Shortage};
 use failure::FitFailure;
 pub(super) use resources::is_extended;
 
@@ -26,6 +26,8 @@ pub(crate) const NO_STRICT_GROUPS: (&str, &str) = (
 ///
 /// A [restored](super::Operation::Restored) pod is not asked about resources and ports: it has what it holds, whatever
 /// was let in before it was asked about, and whatever the node has by now.
+///
+/// What a critical pod lacks of resources counts only if all else is right, since others may be pushed out for it.
 ///
 /// Source: kubelet 1.36, `lifecycle/predicate.go`; reasons and messages are its own. It asks about all after a restart.
 #[derive(Clone, Copy, Debug, Default)]
@@ -60,6 +62,10 @@ impl NodeFit {
         if !req.pod.is_static() && taints::untolerated(spec, &req.node.taints).is_some() {
             failures.push(FitFailure::TaintToleration);
         }
+        let is_shortage = |failure: &FitFailure| matches!(failure, FitFailure::Insufficient(_));
+        if req.pod.facts().is_critical && !failures.iter().all(is_shortage) {
+            failures.retain(|failure| !is_shortage(failure));
+        }
         failures
     }
 }
@@ -81,6 +87,19 @@ impl AdmitHandler for NodeFit {
             Some(failure) => Admission::reject(failure.reason(), failure.to_string()),
             None => Admission::Admit,
         }
+    }
+
+    fn shortages(&self, req: &AdmitRequest<'_>) -> Vec<Shortage> {
+        if refuse_system(req).is_some() {
+            return Vec::new();
+        }
+        let failures = self.failures(req).into_iter();
+        let shortages = failures.map(|failure| match failure {
+            FitFailure::Insufficient(short) => Some(Shortage::new(short.resource, short.missing)),
+            _ => None,
+        });
+        // One failure of another kind, and it is not resources alone.
+        shortages.collect::<Option<_>>().unwrap_or_default()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod leftovers;
+mod preemption;
 mod resize;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,6 +120,9 @@ pub(crate) struct SyncLoop {
     /// What is there and could not be inspected yet, and the waits for that.
     unseen: BTreeSet<PodUid>,
     late_looks: FuturesUnordered<BoxFuture<'static, PodUid>>,
+    /// Critical pods that wait, each with one that is to end for it, and when that should have happened.
+    awaited: BTreeSet<(PodUid, PodUid)>,
+    overdue: FuturesUnordered<BoxFuture<'static, (PodUid, PodUid)>>,
 }
 
 /// What feeds the loop.
@@ -198,6 +202,8 @@ impl SyncLoop {
             resizes_refused: 0,
             unseen: BTreeSet::new(),
             late_looks: FuturesUnordered::new(),
+            awaited: BTreeSet::new(),
+            overdue: FuturesUnordered::new(),
         }
     }
 
@@ -220,6 +226,7 @@ impl SyncLoop {
                 Some(Ok(done)) = self.chores.join_next() => self.chore_done(done),
                 unseen = &mut first_look, if !self.looked => self.first_look(unseen),
                 Some(uid) = self.late_looks.next() => self.looked_into(&uid),
+                Some(pair) = self.overdue.next() => self.should_have_ended(pair),
                 Some((source, item)) = feeds.sources.next(), if !feeds.sources.is_empty() => {
                     self.source_says(&source, item).await;
                 }

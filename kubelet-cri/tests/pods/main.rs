@@ -15,6 +15,7 @@ mod logs;
 mod marks;
 mod node;
 mod ports;
+mod preemption;
 mod probes;
 mod resize;
 mod resources;

@@ -3,10 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use crate::quantity::Quantity;
+
 /// One thing that keeps a pod from a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FitFailure {
-    Insufficient(Shortage),
+    Insufficient(Insufficient),
     NodeAffinity,
     NodeName,
     NodePorts,
@@ -15,12 +17,14 @@ pub(super) enum FitFailure {
 
 /// A resource that does not suffice.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shortage {
+pub(super) struct Insufficient {
     pub(super) resource: String,
     /// Thousandths of a CPU; whole units of all else.
     pub(super) requested: i64,
     pub(super) used: i64,
     pub(super) capacity: i64,
+    /// What is missing, exactly.
+    pub(super) missing: Quantity,
 }
 
 impl FitFailure {
@@ -38,11 +42,12 @@ impl FitFailure {
 impl fmt::Display for FitFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let detail = match self {
-            Self::Insufficient(Shortage {
+            Self::Insufficient(Insufficient {
                 resource,
                 requested,
                 used,
                 capacity,
+                ..
             }) => {
                 return write!(
                     f,

@@ -1,15 +1,16 @@
 //! Resources.
 
-use super::failure::Shortage;
+use super::failure::Insufficient;
 use crate::admission::AdmitRequest;
-use crate::quantity::Quantity;
+use crate::admission::preemption::PODS;
+use crate::quantity::{Quantity, QuantityFormat};
 use crate::resources::pod_requests;
 
 /// The order in which shortages are told; other resources follow by name.
 const FIRST: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// What does not suffice for the pod beside the others.
-pub(super) fn shortages(req: &AdmitRequest<'_>) -> Vec<Shortage> {
+pub(super) fn shortages(req: &AdmitRequest<'_>) -> Vec<Insufficient> {
     let requests = pod_requests(req.pod.spec());
     let rest = requests.keys().map(String::as_str).filter(|name| !FIRST.contains(name));
     let named = FIRST.into_iter().chain(rest).filter_map(|name| {
@@ -20,25 +21,30 @@ pub(super) fn shortages(req: &AdmitRequest<'_>) -> Vec<Shortage> {
         }
         let capacity = allocatable.cloned().unwrap_or_default();
         let used = req.others.used().get(name).cloned().unwrap_or_default();
-        let short = *requested > capacity.saturating_sub(&used);
-        short.then(|| Shortage {
+        let missing = requested.saturating_sub(&capacity.saturating_sub(&used));
+        (missing > Quantity::ZERO).then(|| Insufficient {
             resource: name.to_owned(),
             requested: count(name, requested),
             used: count(name, &used),
             capacity: count(name, &capacity),
+            missing,
         })
     });
     too_many_pods(req).into_iter().chain(named).collect()
 }
 
-fn too_many_pods(req: &AdmitRequest<'_>) -> Option<Shortage> {
+fn too_many_pods(req: &AdmitRequest<'_>) -> Option<Insufficient> {
     let used = i64::try_from(req.others.len()).unwrap_or(i64::MAX);
-    let capacity = req.node.allocatable.get("pods").map_or(0, Quantity::value);
-    (used >= capacity).then(|| Shortage {
-        resource: "pods".to_owned(),
+    let capacity = req.node.allocatable.get(PODS).map_or(0, Quantity::value);
+    (used >= capacity).then(|| Insufficient {
+        resource: PODS.to_owned(),
         requested: 1,
         used,
         capacity,
+        missing: Quantity::from_value(
+            used.saturating_sub(capacity).saturating_add(1),
+            QuantityFormat::DecimalSi,
+        ),
     })
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::preemption::PREEMPTING;
 use super::{Entry, SyncLoop};
 use crate::admission::{Admission, Operation};
 use crate::config::PodChange;
@@ -31,10 +32,10 @@ impl SyncLoop {
         let mut changes_of_pods = changes.changes;
         let is_add = |change: &PodChange| matches!(change, PodChange::Add(_));
         for adds in changes_of_pods.chunk_by_mut(|one, next| is_add(one) && is_add(next)) {
-            // What was here before is admitted before what is new, as after the first look.
+            // What was here before is admitted before what is new, as after the first look, and so are critical pods.
             adds.sort_by_key(|change| match change {
-                PodChange::Add(pod) => !self.leftovers.contains_key(pod.uid()),
-                _ => false,
+                PodChange::Add(pod) => (!self.leftovers.contains_key(pod.uid()), !pod.facts().is_critical),
+                _ => (false, false),
             });
         }
         for change in changes_of_pods {
@@ -55,11 +56,13 @@ impl SyncLoop {
         for uid in self.shared.cache.present() {
             self.note_leftover(&uid);
         }
-        // What runs is admitted before what is new, so that it is not refused for lack of room.
+        // What runs is admitted before what is new, so that it is not refused for lack of room. Of what is new critical pods come
+        // first: others would only be pushed out for them.
         let mut pods: Vec<Arc<PodRecord>> = self.config.pods().cloned().collect();
         pods.sort_by_key(|pod| {
             let is_new = !self.leftovers.contains_key(pod.uid());
-            (is_new, pod.created_at(), pod.uid().clone())
+            let yields = is_new && !pod.facts().is_critical;
+            (is_new, yields, pod.created_at(), pod.uid().clone())
         });
         for pod in pods {
             self.add(pod);
@@ -119,10 +122,12 @@ impl SyncLoop {
         let held = granted.as_ref().unwrap_or(&pod);
         let mut wish = PodWish::run(held.clone(), Standing::Admitted);
         let mut not_yet = None;
+        let mut room = None;
         if let Some(end) = self.end_of(&pod) {
             wish.end(end);
         } else {
-            match self.shared.ledger.admit(operation, held) {
+            let decision = self.shared.ledger.admit_or_preempt(operation, held);
+            match decision.answer.clone() {
                 Admission::Admit => {}
                 Admission::NotYet { reason, message } => {
                     self.tell_not_yet(&pod, &reason, &message);
@@ -134,6 +139,7 @@ impl SyncLoop {
                 }
                 Admission::Reject { reason, message } => wish.end(self.rejection(&pod, &reason, message)),
             }
+            room = Some(decision);
             if self.unseen.contains(&uid) {
                 // It may have ended while the agent was down: nobody is refused for good because of it.
                 self.shared.ledger.mark_leaving(&uid);
@@ -153,6 +159,9 @@ impl SyncLoop {
             },
         );
         self.spawn(&uid, wish, name.map(Arc::new));
+        if let Some(decision) = room {
+            self.make_room(&uid, &decision);
+        }
     }
 
     /// What runs has what it holds. Of what ended meanwhile, as in a reboot, others may have the room by now.
@@ -179,7 +188,8 @@ impl SyncLoop {
             let mut end = Termination::new(KillCause::Completed, pod.facts().termination_grace);
             // One that was put out to make room leaves nothing, though the agent was killed meanwhile.
             let restored = self.restored.get(pod.uid());
-            end.evicted = restored.is_some_and(|status| status.reason.as_deref() == Some(EVICTED));
+            let reason = restored.and_then(|status| status.reason.as_deref());
+            end.evicted = reason.is_some_and(|reason| [EVICTED, PREEMPTING].contains(&reason));
             end
         })
     }
@@ -294,17 +304,29 @@ impl SyncLoop {
         if self.shared.stopping.load(Ordering::Relaxed) {
             return;
         }
-        let waiting: Vec<Arc<PodRecord>> = self
+        let mut waiting: Vec<Arc<PodRecord>> = self
             .entries
             .values()
             .filter(|entry| entry.not_yet.is_some() && entry.working && !entry.left)
             .map(|entry| entry.granted().clone())
             .collect();
+        waiting.sort_by_key(|pod| !pod.facts().is_critical);
         for pod in waiting {
-            let answer = self.shared.ledger.admit(self.operation(pod.uid()), &pod);
-            self.take_answer(&pod, answer);
+            // Nobody makes room for a pod that is being ended.
+            if !self.is_ending(pod.uid()) {
+                let decision = self.shared.ledger.admit_or_preempt(self.operation(pod.uid()), &pod);
+                self.take_answer(&pod, decision.answer.clone());
+                self.make_room(pod.uid(), &decision);
+            }
         }
         self.retry_resizes();
+    }
+
+    fn is_ending(&self, uid: &PodUid) -> bool {
+        let workers = self.shared.workers();
+        workers
+            .get(uid)
+            .is_some_and(|link| link.wish.borrow().terminate.is_some())
     }
 
     fn take_answer(&mut self, pod: &Arc<PodRecord>, answer: Admission) {
@@ -336,6 +358,8 @@ impl SyncLoop {
             }
             Admission::Reject { reason, message } => {
                 entry.not_yet = None;
+                // It may hold what it requests, until its worker is done.
+                self.shared.ledger.mark_leaving(pod.uid());
                 let end = self.rejection(pod, &reason, message);
                 self.wish(pod.uid(), |wish| wish.end(end));
             }
