@@ -55,7 +55,8 @@ fn chosen(shortages: &[Shortage], pods: &[Arc<PodRecord>]) -> Result<String, Str
 #[test]
 fn the_cheapest_go_and_of_them_the_nearest() {
     type Given = (&'static str, char, i64, i64);
-    let table: &[(&str, (i64, i64, i64), &[Given], &str)] = &[
+    type Case<'a> = (&'a str, (i64, i64, i64), &'a [Given], &'a str);
+    let table: &[Case<'_>] = &[
         (
             "a Burstable one before a Guaranteed one",
             (100, 0, 0),
