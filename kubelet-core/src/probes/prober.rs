@@ -84,7 +84,7 @@ impl ProbeAction {
     }
 }
 
-/// An HTTP GET.
+/// An HTTP GET, as probes and hooks ask for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HttpProbe {

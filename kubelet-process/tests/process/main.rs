@@ -8,5 +8,6 @@ mod harness;
 mod hooks;
 mod lifecycle;
 mod logs;
+mod probes;
 mod restart;
 mod users;

@@ -74,6 +74,12 @@ impl Hostile {
     fn http(&self) -> ProbeAction {
         ProbeAction::HttpGet(HttpProbe::new("127.0.0.1", self.port, "/"))
     }
+
+    fn https(&self) -> ProbeAction {
+        let mut probe = HttpProbe::new("127.0.0.1", self.port, "/");
+        probe.tls = true;
+        ProbeAction::HttpGet(probe)
+    }
 }
 
 /// A frame of HTTP/2.
@@ -181,6 +187,47 @@ async fn floods_and_silence_cost_a_grpc_probe_no_more_than_its_time() {
             is_thrown_away || written < ON_ITS_WAY,
             "a server that {what} wrote {written} bytes"
         );
+    }
+}
+
+#[tokio::test]
+async fn floods_and_silence_cost_a_probe_over_tls_no_more_than_its_time() {
+    /// A record of a handshake, which promises more of it than any has.
+    const HELLO: [u8; 9] = [0x16, 3, 3, 0x40, 0, 2, 0xff, 0xff, 0xff];
+    let alerts = [0x15, 3, 3, 0, 2, 1, 0];
+    let cases = [
+        ("says nothing", Vec::new(), Vec::new()),
+        ("stops in its first record", HELLO[..4].to_vec(), Vec::new()),
+        (
+            "floods with a handshake",
+            Vec::new(),
+            [&HELLO[..], &[0; 0x4000 - 4]].concat(),
+        ),
+        ("floods with empty records", Vec::new(), [0x16, 3, 3, 0, 0].repeat(100)),
+        ("floods with alerts", Vec::new(), alerts.repeat(100)),
+        ("floods with zeroes", Vec::new(), vec![0; 4096]),
+        (
+            "floods with HTTP",
+            b"HTTP/1.1 200 OK\r\n".to_vec(),
+            b"X: y\r\n".repeat(100),
+        ),
+        (
+            "speaks HTTP",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(),
+            Vec::new(),
+        ),
+    ];
+    for (what, start, more) in cases {
+        let server = Hostile::start(start, more).await;
+        let why = why(run(server.https(), BRIEF).await);
+        assert_eq!(
+            why.ends_with("answered in plain HTTP"),
+            what.ends_with("HTTP"),
+            "a server that {what}: {why}"
+        );
+        server.left.notified().await;
+        let written = server.written.load(Ordering::Relaxed);
+        assert!(written < ON_ITS_WAY, "a server that {what} wrote {written} bytes");
     }
 }
 
