@@ -207,6 +207,13 @@ impl Ledger {
         handler.map_or_else(Vec::new, |handler| handler.shortages(request))
     }
 
+    /// Counts a pod that is being ended and may still run, without asking anybody.
+    pub(crate) fn admit_leaving(&self, pod: &Arc<PodRecord>) {
+        let mut state = self.lock();
+        Arc::make_mut(&mut state.active).insert(pod.clone());
+        state.leaving.insert(pod.uid().clone());
+    }
+
     /// Says that a pod should have ended by now, and that a critical pod is not to wait for it any longer. False if the latter does
     /// not wait.
     pub(crate) fn give_up_on(&self, awaited: &PodUid, critical: &PodUid) -> bool {

@@ -195,6 +195,48 @@ fn of_two_pods_for_one_port_the_first_asked_about_gets_it() {
     }
 }
 
+#[test]
+fn room_is_kept_for_the_critical_pod_that_it_is_made_for() {
+    let critical = |uid: &str, cpu: &str| {
+        let mut value = pod_value(uid, cpu);
+        value["spec"]["priority"] = json!(2_000_000_000);
+        Arc::new(record(value))
+    };
+    let ledger = ledger("1");
+    assert_eq!(admit(&ledger, &pod("a", "600m")), "");
+    assert_eq!(admit(&ledger, &pod("b", "400m")), "");
+    let urgent = critical("urgent", "500m");
+    assert_eq!(admit(&ledger, &urgent), "OutOfcpu", "asked for an answer alone");
+    let first = ledger.admit_or_preempt(Operation::New, &urgent);
+    assert!(matches!(first.answer, Admission::NotYet { .. }), "{first:?}");
+    let a = pod("a", "600m").uid().clone();
+    assert_eq!((&first.victims, &first.awaited), (&vec![a.clone()], &vec![a.clone()]));
+    assert!(!ledger.holds(urgent.uid()));
+    // Asked again it waits for the same.
+    let again = ledger.admit_or_preempt(Operation::New, &urgent);
+    assert_eq!((again.victims.len(), &again.awaited), (0, &vec![a.clone()]));
+    let late = ledger.admit(Operation::New, &pod("late", "200m"));
+    assert!(matches!(late, Admission::Reject { .. }), "{late:?}");
+    let other = ledger.admit_or_preempt(Operation::New, &critical("other", "600m"));
+    assert_eq!(
+        reason(&other.answer),
+        "UnexpectedAdmissionError",
+        "only 500m can be had: {other:?}"
+    );
+
+    assert!(ledger.release(&a));
+    assert_eq!(
+        ledger.admit_or_preempt(Operation::New, &urgent).answer,
+        Admission::Admit
+    );
+    assert!(ledger.holds(urgent.uid()) && !ledger.give_up_on(&a, urgent.uid()));
+    assert_eq!(ledger.active().used()["cpu"].to_string(), "900m");
+    assert_eq!(admit(&ledger, &pod("late", "100m")), "");
+    let mut metrics = MetricSet::default();
+    ledger.collect(&mut metrics);
+    assert_eq!(metrics.get("kubelet_preemptions"), Some(&MetricValue::Counter(1)));
+}
+
 proptest! {
     #[test]
     fn what_is_held_is_the_sum_and_never_more_than_there_is(

@@ -124,6 +124,10 @@ impl SyncLoop {
         let mut not_yet = None;
         let mut room = None;
         if let Some(end) = self.end_of(&pod) {
+            if end.evicted && operation == Operation::Restored {
+                // Whoever it makes room for waits until it has.
+                self.shared.ledger.admit_leaving(held);
+            }
             wish.end(end);
         } else {
             let decision = self.shared.ledger.admit_or_preempt(operation, held);
@@ -178,7 +182,7 @@ impl SyncLoop {
     }
 
     /// The end that a pod brings along: its source asks for it, or it came in an earlier life of the agent. Such a pod
-    /// is neither admitted nor counted.
+    /// is not admitted, and counted only while one runs that was put out to make room.
     fn end_of(&self, pod: &PodRecord) -> Option<Termination> {
         if let Some(grace) = pod.deletion_grace() {
             return Some(Termination::new(KillCause::Deleted, grace));
