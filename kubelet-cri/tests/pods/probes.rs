@@ -40,7 +40,11 @@ fn is_ready(status: Option<&PodStatus>) -> bool {
 }
 
 fn exec(words: &[&str], more: &Value) -> Value {
-    with(json!({"exec": {"command": words}, "periodSeconds": 1}), more)
+    // Far more than a command takes on a machine with much else to do.
+    with(
+        json!({"exec": {"command": words}, "periodSeconds": 1, "timeoutSeconds": 60}),
+        more,
+    )
 }
 
 /// How many processes of the slow probe there are.
@@ -59,7 +63,8 @@ async fn probes_decide_on_restarts_and_readiness(node: Node) {
     let then_forever = |script: &str| format!("trap 'exit 0' TERM; {script}; while :; do sleep 0.2; done");
     let app = |script: &str, probes: Value| json!({"containers": [with(sh("app", &then_forever(script)), &probes)]});
     let of_host = |service: &str| {
-        let probe = json!({"grpc": {"port": grpc.port(), "service": service}, "periodSeconds": 1});
+        let probe =
+            json!({"grpc": {"port": grpc.port(), "service": service}, "periodSeconds": 1, "timeoutSeconds": 60});
         let spec = app("true", json!({"readinessProbe": probe}));
         with(spec, &json!({"hostNetwork": true}))
     };
@@ -90,7 +95,7 @@ async fn probes_decide_on_restarts_and_readiness(node: Node) {
             "http",
             app(
                 "mkdir /tmp/www; httpd -p 8080 -h /tmp/www; sleep 3; echo ok > /tmp/www/ready; sleep 4; rm /tmp/www/ready",
-                json!({"readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 1, "failureThreshold": 1}}),
+                json!({"readinessProbe": {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 1, "timeoutSeconds": 60, "failureThreshold": 1}}),
             ),
         ),
         pod(
@@ -99,7 +104,7 @@ async fn probes_decide_on_restarts_and_readiness(node: Node) {
                 "sleep 1; mkdir /tmp/www; httpd -p 8081 -h /tmp/www",
                 json!({
                     "ports": [{"name": "web", "containerPort": 8081}],
-                    "readinessProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 1},
+                    "readinessProbe": {"tcpSocket": {"port": "web"}, "periodSeconds": 1, "timeoutSeconds": 60},
                 }),
             ),
         ),
@@ -109,7 +114,7 @@ async fn probes_decide_on_restarts_and_readiness(node: Node) {
             "slow",
             app(
                 "true",
-                json!({"livenessProbe": exec(&["sleep", SLOW], &json!({"failureThreshold": 1000}))}),
+                json!({"livenessProbe": exec(&["sleep", SLOW], &json!({"failureThreshold": 1000, "timeoutSeconds": 1}))}),
             ),
         ),
         pod(
