@@ -17,6 +17,5 @@ mod target;
 pub(crate) use manager::{ProbeManager, ProbeParts};
 pub use prober::{GrpcProbe, HttpProbe, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober, TcpProbe};
 pub use results::{ContainerProbes, PodProbes};
-pub(crate) use spec::probe_of;
 pub(crate) use state::Course;
 pub(crate) use target::http_get;

@@ -14,6 +14,7 @@ mod reasons;
 mod rules;
 mod sinks;
 mod termination_message;
+mod told;
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ pub use phase::{PodPhase, pod_is_terminal};
 pub use reasons::{StartReason, StartReasons, reason};
 pub use sinks::{JsonLinesSink, WatchSink};
 pub use termination_message::read_termination_message;
+pub(crate) use told::{is_resizing, told_containers, told_id, told_running};
 
 /// One version of a pod's status.
 #[derive(Clone, Debug)]

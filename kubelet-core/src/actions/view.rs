@@ -4,7 +4,7 @@ use super::{ActionInputs, ContainerKillCause, KillAction, StartAction};
 use crate::ids::SandboxId;
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::pod::{ContainerView, PodRecord, RestartPolicy};
-use crate::probes::{PodProbes, ProbeKind, probe_of};
+use crate::probes::{PodProbes, ProbeKind};
 use crate::runtime::ContainerState;
 
 /// A pod, what was seen of it, and the sandbox that stays, if one does.
@@ -122,7 +122,7 @@ impl<'a> View<'a> {
 
     /// The probe for which a container that runs is to be stopped, as a cause and as a word.
     pub(super) fn failed_probe(&self, seen: &ObservedContainer) -> Option<(ContainerKillCause, &'static str)> {
-        let failed = |kind| PodProbes::of(self.now.probes, seen, kind) == Some(false);
+        let failed = |kind| self.now.probes.and_then(|probes| probes.get(seen, kind)) == Some(false);
         if failed(ProbeKind::Liveness) {
             Some((ContainerKillCause::Liveness, "liveness"))
         } else if failed(ProbeKind::Startup) {
@@ -141,8 +141,7 @@ impl<'a> View<'a> {
 
     /// Whether a sidecar that runs has come up, so that the next one may start.
     pub(super) fn has_come_up(&self, container: &ContainerView<'_>, seen: &ObservedContainer) -> bool {
-        let Some(probes) = self.now.probes else { return true };
-        probe_of(container, ProbeKind::Startup).is_none() || probes.get(seen, ProbeKind::Startup) == Some(true)
+        PodProbes::passed(self.now.probes, container, seen, ProbeKind::Startup)
     }
 
     /// Whether a container that has failed is started again by policy alone, without its rules.

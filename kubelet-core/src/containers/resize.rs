@@ -2,7 +2,7 @@
 //!
 //! Source: kubelet 1.36, `kuberuntime_manager.go`.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, PodSpec, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
 
 use super::ContainerSyncer;
 use super::config::NO_QUOTA;
@@ -14,6 +14,7 @@ use crate::pod::{ContainerView, Difference, PodRecord, resizable_containers};
 use crate::quantity::Quantity;
 use crate::resources::read_list;
 use crate::runtime::{LinuxResources, Target};
+use crate::status::{told_containers, told_id};
 use crate::syncer::{PodWork, StepContext, StepNotes, SyncError};
 
 /// A container that runs with other resources than its pod was granted.
@@ -46,12 +47,8 @@ pub(super) fn lags(work: &PodWork) -> Vec<Lag<'_>> {
     resizable_containers(&work.pod)
         .filter_map(|view| {
             let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
-            let told = told_of(&work.status, view.name())?;
             // What the status tells has to be of this container, and not of the one before.
-            let id = told.container_id.as_deref()?.split_once("://")?.1;
-            if id != seen.id.as_str() {
-                return None;
-            }
+            let told = told_containers(&work.status).find(|told| told_id(told) == Some(seen.id.as_str()))?;
             let difference = Difference::between(view.resources(), told.resources.as_ref());
             difference.any().then_some(Lag {
                 view,
@@ -66,13 +63,8 @@ pub(super) fn lags(work: &PodWork) -> Vec<Lag<'_>> {
 /// Notes that a backend was handed the pod with what it was granted, which is all that there is to do.
 pub(crate) fn note_all_resized(work: &PodWork, notes: &StepNotes) {
     for lag in lags(work) {
-        notes.resized(lag.id, lag.view.resources());
+        notes.resized(lag.view.name(), lag.id, lag.view.resources());
     }
-}
-
-fn told_of<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
-    let lists = [&status.init_container_statuses, &status.container_statuses];
-    lists.into_iter().flatten().flatten().find(|told| told.name == name)
 }
 
 /// The containers that have to be started anew.
@@ -114,7 +106,7 @@ impl ContainerSyncer {
         let mut done = Vec::new();
         let tell_done = |done: &[&Lag<'_>]| {
             done.iter()
-                .for_each(|lag| cx.notes.resized(lag.id, lag.view.resources()))
+                .for_each(|lag| cx.notes.resized(lag.view.name(), lag.id, lag.view.resources()))
         };
         for lag in &lags {
             let name = lag.view.name();

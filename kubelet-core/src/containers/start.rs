@@ -189,7 +189,7 @@ impl ContainerSyncer {
         let request = CreateContainer::new(&ground.sandbox_id, &ground.sandbox, &config);
         match self.call_create(&cx.notes, permit, request).await {
             Ok(id) => {
-                cx.notes.made_with(&id, view.resources());
+                cx.notes.made_with(view.name(), &id, view.resources());
                 cx.events.record(Event::new(
                     EventSubject::container(pod, view),
                     EventType::Normal,

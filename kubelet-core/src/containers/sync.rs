@@ -19,7 +19,7 @@ use crate::actions::{
 use crate::event::{Event, EventSubject, EventType};
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
-use crate::probes::{ProbeKind, probe_of};
+use crate::probes::ProbeKind;
 use crate::syncer::{PodWork, Remains, StepContext, SyncError, Synced};
 
 /// From how many unknown outcomes in a row on they are shown.
@@ -310,7 +310,7 @@ fn grace_of(pod: &PodRecord, kill: &KillAction) -> Duration {
         _ => None,
     };
     let own = kind
-        .and_then(|kind| probe_of(&pod.container(&kill.name)?, kind)?.termination_grace_period_seconds)
+        .and_then(|kind| pod.container(&kill.name)?.probe(kind)?.termination_grace_period_seconds)
         .and_then(|seconds| u64::try_from(seconds).ok());
     own.map_or(pod.facts().termination_grace, Duration::from_secs)
 }

@@ -5,7 +5,8 @@
 //! never be unsaid: a final phase, a higher restart count, what probes have found, or that a pod which must not run twice has
 //! run.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use crate::ids::PodUid;
 use crate::pod::{PodRecord, RestartPolicy};
 use crate::state_dir::{StateDir, StateError};
-use crate::status::pod_is_terminal;
+use crate::status::{pod_is_terminal, told_containers, told_running};
 
 const FOLDER: &str = "pods";
 
@@ -137,8 +138,8 @@ pub(crate) struct Essence {
     restarts: Vec<(String, i32)>,
     has_run: bool,
     has_deadline: bool,
-    /// What its containers have, of a pod that may ask for other resources, also while nobody listens.
-    resources: Vec<String>,
+    /// A hash of what its containers have, of a pod that may ask for other resources, also while nobody listens.
+    resources: Option<u64>,
     /// What the probes of running containers have come to: the runtime cannot tell.
     probed: Vec<(String, bool, bool)>,
 }
@@ -146,28 +147,23 @@ pub(crate) struct Essence {
 impl Essence {
     /// The essence of a status.
     pub(crate) fn of(pod: &PodRecord, status: &PodStatus) -> Self {
-        let lists = [&status.init_container_statuses, &status.container_statuses];
-        let statuses = lists.into_iter().flatten().flatten();
         let has_run = pod.facts().restart_policy != RestartPolicy::Always
-            && statuses.clone().any(|c| {
+            && told_containers(status).any(|c| {
                 c.state
                     .as_ref()
                     .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
             });
         Self {
             final_phase: status.phase.clone().filter(|_| pod_is_terminal(status)),
-            restarts: statuses
+            restarts: told_containers(status)
                 .filter(|c| c.restart_count > 0)
                 .map(|c| (c.name.clone(), c.restart_count))
                 .collect(),
             has_run,
             has_deadline: pod.facts().active_deadline.is_some() && status.start_time.is_some(),
             resources: actual(pod, status),
-            probed: lists
-                .into_iter()
-                .flatten()
-                .flatten()
-                .filter(|c| pod.facts().has_probes && c.state.as_ref().is_some_and(|state| state.running.is_some()))
+            probed: told_containers(status)
+                .filter(|c| pod.facts().has_probes && told_running(c))
                 .map(|c| (c.name.clone(), c.started.unwrap_or(false), c.ready))
                 .collect(),
         }
@@ -179,15 +175,27 @@ impl Essence {
     }
 }
 
-fn actual(pod: &PodRecord, status: &PodStatus) -> Vec<String> {
+fn actual(pod: &PodRecord, status: &PodStatus) -> Option<u64> {
     // Another spec of a static pod is another pod.
     if pod.is_static() || !pod.containers().any(|view| view.resources().is_some()) {
-        return Vec::new();
+        return None;
     }
-    let lists = [&status.init_container_statuses, &status.container_statuses];
-    let all = lists.into_iter().flatten().flatten();
-    all.map(|c| format!("{} {}", c.name, serde_json::to_string(&c.resources).unwrap_or_default()))
-        .collect()
+    // Compared within one life of the agent alone.
+    let mut hash = DefaultHasher::new();
+    for told in told_containers(status) {
+        told.name.hash(&mut hash);
+        let resources = told.resources.as_ref();
+        for list in [
+            resources.and_then(|of| of.requests.as_ref()),
+            resources.and_then(|of| of.limits.as_ref()),
+        ] {
+            hash.write_usize(list.map_or(0, BTreeMap::len));
+            for (name, amount) in list.into_iter().flatten() {
+                (name, &amount.0).hash(&mut hash);
+            }
+        }
+    }
+    Some(hash.finish())
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use k8s_openapi::api::core::v1::{
     Probe, ResourceRequirements, SecurityContext, VolumeMount,
 };
 
+use crate::probes::ProbeKind;
+
 /// What part a container plays in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
@@ -179,6 +181,17 @@ impl<'a> ContainerView<'a> {
             field!(self, readiness_probe).as_ref(),
             field!(self, startup_probe).as_ref(),
         ]
+    }
+
+    /// Its probe of a kind.
+    #[must_use]
+    pub fn probe(&self, kind: ProbeKind) -> Option<&'a Probe> {
+        let [liveness, readiness, startup] = self.probes();
+        match kind {
+            ProbeKind::Startup => startup,
+            ProbeKind::Readiness => readiness,
+            ProbeKind::Liveness => liveness,
+        }
     }
 
     /// Where in the container its termination message is.

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 
 use super::{ContainerKind, ContainerView, PodRecord};
 use crate::quantity::Quantity;
-use crate::resources::read_list;
+use crate::resources::{pod_requests, read_list};
+use crate::status::told_containers;
 
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
@@ -57,10 +58,7 @@ fn amounts(of: Option<&ResourceRequirements>, name: &str) -> [Option<Quantity>; 
 
 /// Whether nothing of these is more than it was, so that it always fits.
 pub(crate) fn only_shrinks(pod: &PodRecord, before: &PodRecord) -> bool {
-    let (now, then) = (
-        crate::resources::pod_requests(pod.spec()),
-        crate::resources::pod_requests(before.spec()),
-    );
+    let (now, then) = (pod_requests(pod.spec()), pod_requests(before.spec()));
     RESIZABLE.iter().all(|name| match (now.get(*name), then.get(*name)) {
         (Some(now), Some(then)) => now <= then,
         (Some(now), None) => now.is_zero(),
@@ -138,17 +136,18 @@ impl PodRecord {
         self.with_resources(Some(of_pod), |name| Some(other.container(name)?.resources().cloned()))
     }
 
-    /// This version of the pod with the CPU and memory that its containers have, or are to have, as a status tells it. What the
-    /// status does not tell is taken for unchanged.
-    pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Self {
-        let lists = [&status.init_container_statuses, &status.container_statuses];
-        let told: BTreeMap<&str, &ResourceRequirements> = lists
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|c| Some((c.name.as_str(), c.resources.as_ref()?)))
-            .collect();
-        self.with_resources(None, |name| told.get(name).map(|told| Some((*told).clone())))
+    /// This version of the pod with the CPU and memory that its containers have, or are to have, as a status tells it. Nothing if
+    /// that is what it asks for. What the status does not tell is taken for unchanged.
+    pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Option<Self> {
+        let told = |name: &str| {
+            let container = told_containers(status).find(|told| told.name == name)?;
+            container.resources.as_ref()
+        };
+        let differs = resizable_containers(self).any(|view| {
+            let told = told(view.name());
+            told.is_some() && Difference::between(view.resources(), told).any()
+        });
+        differs.then(|| self.with_resources(None, |name| told(name).cloned().map(Some)))
     }
 
     fn with_resources(
@@ -240,8 +239,8 @@ mod tests {
             now.with_resources_told(&serde_json::from_value(status).unwrap())
         };
         for state in ["running", "waiting"] {
-            assert!(!told(json!({ state: {} })).resizes(&pod("1", "1Gi")));
+            assert!(!told(json!({ state: {} })).unwrap().resizes(&pod("1", "1Gi")));
         }
-        assert!(!now.with_resources_told(&Default::default()).resizes(&now));
+        assert!(now.with_resources_told(&Default::default()).is_none());
     }
 }

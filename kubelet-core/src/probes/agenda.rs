@@ -29,9 +29,10 @@ impl Agenda {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// What is due, earliest first.
-    pub(super) fn due(&self, now: Instant) -> impl Iterator<Item = (Instant, ProbeToken)> {
-        self.due.iter().take_while(move |(at, _)| *at <= now).copied()
+    /// Takes the earliest, if it is due.
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, ProbeToken)> {
+        self.due.first().filter(|(at, _)| *at <= now)?;
+        self.due.pop_first()
     }
 }
 

@@ -14,12 +14,13 @@ use super::agenda::ProbeToken;
 use super::metrics::Counts;
 use super::prober::ProbeKind;
 use super::results::{ContainerProbes, PodProbes};
-use super::spec::{ProbeSpec, probe_of};
+use super::spec::ProbeSpec;
 use super::tally::Tally;
 use crate::clock::RandomSource;
 use crate::ids::ContainerId;
 use crate::observation::ObservedContainer;
-use crate::pod::{ContainerKind, ContainerView, PodRecord};
+use crate::pod::{ContainerView, PodRecord};
+use crate::status::{told_containers, told_id, told_running};
 
 #[derive(Debug)]
 pub(super) struct FollowedPod {
@@ -114,7 +115,7 @@ impl FollowedContainer {
         from: &Beginning<'_>,
         mut token: impl FnMut() -> ProbeToken,
     ) -> Self {
-        let before = status_before(from.previous, view, &seen.id);
+        let before = status_before(from.previous, &seen.id);
         let was_started = before.and_then(|status| status.started).unwrap_or(false);
         let was_ready = was_started && before.is_some_and(|status| status.ready);
         let is_survivor = before.is_some() || seen.started_at.is_some_and(|started| started < from.agent_began);
@@ -123,11 +124,11 @@ impl FollowedContainer {
             results: ContainerProbes::new(seen.id.clone()),
             probes: Vec::new(),
             spec: specs_of(view),
-            is_gated: probe_of(view, ProbeKind::Startup).is_some(),
+            is_gated: view.probe(ProbeKind::Startup).is_some(),
             is_stopping: false,
         };
         for kind in ProbeKind::ALL {
-            let Some(probe) = probe_of(view, kind) else { continue };
+            let Some(probe) = view.probe(kind) else { continue };
             let spec = ProbeSpec::of(probe);
             let known = match kind {
                 ProbeKind::Startup => was_started,
@@ -171,7 +172,7 @@ impl FollowedContainer {
 /// The numbers of a container's probes, and whether they run commands.
 fn specs_of(view: &ContainerView<'_>) -> Specs {
     ProbeKind::ALL.map(|kind| {
-        let probe = probe_of(view, kind)?;
+        let probe = view.probe(kind)?;
         Some((ProbeSpec::of(probe), probe.exec.is_some()))
     })
 }
@@ -185,19 +186,6 @@ fn delay_left(started: Option<Timestamp>, wall: Timestamp, spec: &ProbeSpec) -> 
 }
 
 /// What was said of this very container before.
-fn status_before<'a>(
-    previous: &'a PodStatus,
-    view: &ContainerView<'_>,
-    id: &ContainerId,
-) -> Option<&'a ContainerStatus> {
-    let list = match view.kind() {
-        ContainerKind::Sidecar | ContainerKind::Init => &previous.init_container_statuses,
-        ContainerKind::Regular | ContainerKind::Ephemeral => &previous.container_statuses,
-    };
-    list.iter().flatten().find(|status| {
-        let full = status.container_id.as_deref().unwrap_or_default();
-        let told = full.split_once("://").map_or(full, |(_, id)| id);
-        let runs = status.state.as_ref().is_some_and(|state| state.running.is_some());
-        told == id.as_str() && runs
-    })
+fn status_before<'a>(previous: &'a PodStatus, id: &ContainerId) -> Option<&'a ContainerStatus> {
+    told_containers(previous).find(|told| told_id(told) == Some(id.as_str()) && told_running(told))
 }

@@ -2,6 +2,7 @@
 
 use crate::ids::ContainerId;
 use crate::observation::ObservedContainer;
+use crate::pod::ContainerView;
 
 use super::prober::ProbeKind;
 
@@ -69,8 +70,14 @@ impl PodProbes {
         of.get(kind)
     }
 
-    /// The same, where nothing may be known of any probe.
-    pub(crate) fn of(probes: Option<&Self>, container: &ObservedContainer, kind: ProbeKind) -> Option<bool> {
-        probes?.get(container, kind)
+    /// Whether a container has passed its probe of a kind, if it has one. Where nobody follows probes all are passed.
+    pub(crate) fn passed(
+        probes: Option<&Self>,
+        view: &ContainerView<'_>,
+        container: &ObservedContainer,
+        kind: ProbeKind,
+    ) -> bool {
+        let Some(probes) = probes else { return true };
+        view.probe(kind).is_none() || probes.get(container, kind) == Some(true)
     }
 }

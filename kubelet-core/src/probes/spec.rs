@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Probe;
 
-use super::prober::ProbeKind;
-use crate::pod::ContainerView;
-
 /// When a probe runs, and how many runs mean something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProbeSpec {
@@ -34,15 +31,5 @@ impl ProbeSpec {
             success_threshold: positive(probe.success_threshold, 1),
             failure_threshold: positive(probe.failure_threshold, 3),
         }
-    }
-}
-
-/// A container's probe of a kind.
-pub(crate) fn probe_of<'a>(view: &ContainerView<'a>, kind: ProbeKind) -> Option<&'a Probe> {
-    let [liveness, readiness, startup] = view.probes();
-    match kind {
-        ProbeKind::Startup => startup,
-        ProbeKind::Readiness => readiness,
-        ProbeKind::Liveness => liveness,
     }
 }

@@ -11,7 +11,6 @@ use super::agenda::{Agenda, ProbeToken, on_grid};
 use super::pod::{Beginning, FollowedContainer, FollowedPod};
 use super::prober::{ProbeKind, ProbeOutcome};
 use super::results::PodProbes;
-use super::spec::probe_of;
 use super::target::{Target, resolve};
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::{ContainerId, PodUid};
@@ -200,13 +199,11 @@ impl State {
 
     /// Takes what is due, as far as the bounds allow.
     pub(super) fn take_due(&mut self, now: Instant, bounds: Bounds) -> Vec<Run> {
-        let due: Vec<_> = self.agenda.due(now).collect();
         let mut runs = Vec::new();
-        for (at, token) in due {
-            if self.in_flight >= bounds.of_node {
+        while self.in_flight < bounds.of_node {
+            let Some((at, token)) = self.agenda.pop_due(now) else {
                 break;
-            }
-            self.agenda.take_off(at, token);
+            };
             let Some(Place { uid, container }) = self.places.get(&token).cloned() else {
                 continue;
             };
@@ -224,7 +221,7 @@ impl State {
                 continue;
             };
             let timeout = probe.spec.timeout;
-            let spec = view.and_then(|view| Some((view, probe_of(&view, probe.kind)?)));
+            let spec = view.and_then(|view| Some((view, view.probe(probe.kind)?)));
             let target = match spec {
                 Some((view, spec)) => resolve(&view, spec, timeout, ip),
                 None => Err("the probe is gone from the pod".to_owned()),

@@ -139,10 +139,12 @@ impl MemoryDisk {
         inner.files.entry(file).or_default().durable = bytes;
         inner.step()?;
         inner.names.remove(&temporary);
-        inner.names.insert(path.to_owned(), file);
+        let displaced = inner.names.insert(path.to_owned(), file);
         inner.step()?;
         inner.sync_name(path);
         inner.sync_name(&temporary);
+        // It may never have become durable.
+        inner.drop_file(displaced);
         Ok(())
     }
 
@@ -214,17 +216,21 @@ impl Inner {
     }
 
     fn sync_name(&mut self, path: &str) {
-        match self.names.get(path) {
-            Some(file) => self.durable_names.insert(path.to_owned(), *file),
+        let now = self.names.get(path).copied();
+        let before = match now {
+            Some(file) => self.durable_names.insert(path.to_owned(), file),
             None => self.durable_names.remove(path),
         };
-        let Self {
-            names,
-            durable_names,
-            files,
-            ..
-        } = self;
-        files.retain(|file, _| names.values().chain(durable_names.values()).any(|named| named == file));
+        if before != now {
+            self.drop_file(before);
+        }
+    }
+
+    /// A file that has lost a name. It had no other: a temporary one is gone before the real one is durable.
+    fn drop_file(&mut self, file: Option<usize>) {
+        if let Some(file) = file {
+            self.files.remove(&file);
+        }
     }
 
     fn lose_contents(&mut self) {

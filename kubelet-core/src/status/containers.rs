@@ -12,7 +12,7 @@ use super::reasons::{
 };
 use crate::observation::{ObservedContainer, PodObservation};
 use crate::pod::{ContainerKind, ContainerView, PodRecord, should_restart, should_restart_exited};
-use crate::probes::{ProbeKind, probe_of};
+use crate::probes::{PodProbes, ProbeKind};
 use crate::runtime::ContainerState;
 
 /// The container statuses of a pod, each list in the order of its spec.
@@ -229,7 +229,7 @@ impl One<'_> {
     /// What the container has: what was noted of it, else what was last told of its name. One that is new to this life of the
     /// agent and of which nothing was noted was made by an earlier one, which had told what it was granted before it made it.
     fn actual_resources(&self, seen: &ObservedContainer, same: bool) -> Option<ResourceRequirements> {
-        let mut noted = self.input.actual_resources.iter().rev();
+        let mut noted = self.input.actual_resources.iter();
         if let Some(actual) = noted.find(|actual| actual.container == seen.id) {
             return actual.resources.clone();
         }
@@ -338,7 +338,8 @@ impl One<'_> {
         let started = is_running(status);
         match self.container.kind() {
             ContainerKind::Regular | ContainerKind::Sidecar => {
-                let passes = |kind| newest.is_some_and(|seen| self.passes(seen, kind));
+                let probes = self.input.probes;
+                let passes = |kind| newest.is_some_and(|seen| PodProbes::passed(probes, &self.container, seen, kind));
                 let started = started && passes(ProbeKind::Startup);
                 status.started = Some(started);
                 status.ready = started && passes(ProbeKind::Readiness);
@@ -352,12 +353,6 @@ impl One<'_> {
                 status.ready = false;
             }
         }
-    }
-
-    /// Whether a probe of the container, if it has such a one, has said so.
-    fn passes(&self, seen: &ObservedContainer, kind: ProbeKind) -> bool {
-        let Some(probes) = self.input.probes else { return true };
-        probe_of(&self.container, kind).is_none() || probes.get(seen, kind) == Some(true)
     }
 
     fn full_id(&self, seen: &ObservedContainer) -> String {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
-use super::resized::{ActualResources, ResizeNotes};
+use super::resized::ResizeNotes;
 use crate::ids::ContainerId;
 use crate::status::{StartReason, StartReasons};
 
@@ -50,21 +50,20 @@ impl StepNotes {
         self.resizes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A container was made with these resources. Those of its spec may change before it is first told of.
-    pub fn made_with(&self, container: &ContainerId, resources: Option<&ResourceRequirements>) {
-        self.resizes_mut()
-            .actual
-            .push(ActualResources::new(container.clone(), resources.cloned()));
+    /// A container of that name was made with these resources. Those of its spec may change before it is first told of.
+    pub fn made_with(&self, name: &str, container: &ContainerId, resources: Option<&ResourceRequirements>) {
+        self.resizes_mut().note(name, container, resources);
     }
 
-    /// A container that runs has these resources now.
-    pub fn resized(&self, container: &ContainerId, resources: Option<&ResourceRequirements>) {
+    /// A container of that name that runs has these resources now.
+    pub fn resized(&self, name: &str, container: &ContainerId, resources: Option<&ResourceRequirements>) {
         let mut resizes = self.resizes_mut();
-        resizes.actual.retain(|one| one.container != *container);
-        resizes
-            .actual
-            .push(ActualResources::new(container.clone(), resources.cloned()));
+        resizes.note(name, container, resources);
         resizes.is_news = true;
+    }
+
+    pub(crate) fn has_resize_news(&self) -> bool {
+        self.resizes_mut().is_news
     }
 
     /// Whether a change of resources has failed, and why; shown until one goes well. Says whether it is the first in a row: what

@@ -8,6 +8,8 @@ use crate::ids::ContainerId;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ActualResources {
+    /// Its name in the pod's spec.
+    pub name: String,
     /// The container.
     pub container: ContainerId,
     /// What it has.
@@ -16,8 +18,12 @@ pub struct ActualResources {
 
 impl ActualResources {
     /// What a container has.
-    pub fn new(container: ContainerId, resources: Option<ResourceRequirements>) -> Self {
-        Self { container, resources }
+    pub fn new(name: impl Into<String>, container: ContainerId, resources: Option<ResourceRequirements>) -> Self {
+        Self {
+            name: name.into(),
+            container,
+            resources,
+        }
     }
 }
 
@@ -30,4 +36,13 @@ pub(crate) struct ResizeNotes {
     pub(crate) error: Option<String>,
     /// Something of it is not shown yet.
     pub(crate) is_news: bool,
+}
+
+impl ResizeNotes {
+    /// One of each name: a container that was never told of and has made way for another is of no interest any more.
+    pub(crate) fn note(&mut self, name: &str, container: &ContainerId, resources: Option<&ResourceRequirements>) {
+        self.actual.retain(|one| one.name != name);
+        self.actual
+            .push(ActualResources::new(name, container.clone(), resources.cloned()));
+    }
 }

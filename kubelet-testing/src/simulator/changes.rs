@@ -25,15 +25,10 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 ))
             })
             .filter_map(|(pod, name)| {
-                let [liveness, readiness, startup] = pod.container(&name)?.probes();
-                let kinds = [
-                    (liveness, ProbeKind::Liveness),
-                    (readiness, ProbeKind::Readiness),
-                    (startup, ProbeKind::Startup),
-                ];
-                let of = kinds.into_iter().filter(|(probe, _)| probe.is_some());
+                let view = pod.container(&name)?;
+                let of = ProbeKind::ALL.into_iter().filter(|kind| view.probe(*kind).is_some());
                 Some(
-                    of.map(|(_, kind)| (pod.uid().clone(), name.clone(), kind))
+                    of.map(|kind| (pod.uid().clone(), name.clone(), kind))
                         .collect::<Vec<_>>(),
                 )
             })

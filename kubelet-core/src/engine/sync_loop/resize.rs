@@ -43,8 +43,7 @@ impl SyncLoop {
             return None;
         }
         let told = self.restored.get(pod.uid()).or_else(|| pod.api_status())?;
-        let granted = pod.with_resources_told(told);
-        pod.resizes(&granted).then(|| Arc::new(granted))
+        pod.with_resources_told(told).map(Arc::new)
     }
 
     /// Grants a pod the resources that it asks for, if there is room; else says why not.

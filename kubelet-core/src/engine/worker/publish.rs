@@ -11,14 +11,13 @@ use super::Worker;
 use crate::engine::checkpoint::Essence;
 use crate::engine::shared::Shared;
 use crate::event::{Event, EventSubject, EventType};
-use crate::ids::ContainerId;
 use crate::observation::PodObservation;
 use crate::pod::{PodRecord, resize_summary};
 use crate::probes::Course;
 use crate::runtime::{ContainerState, SandboxState};
 use crate::status::{
     SetStatus, StartReasons, StatusInput, StatusOverride, active_deadline, final_status, generate_pod_status,
-    rejected_status, waiting_status,
+    is_resizing, rejected_status, told_containers, told_id, waiting_status,
 };
 use crate::syncer::{KillCause, PodWish, Termination};
 
@@ -210,7 +209,8 @@ impl Worker {
         self.shared.statuses.set(pod, status, how);
         // What counts is what was taken, which never goes back.
         let taken = self.previous();
-        self.notes.resizes_shown(|id| tells_of(&taken, id));
+        self.notes
+            .resizes_shown(|id| told_containers(&taken).any(|told| told_id(told) == Some(id.as_str())));
         if was_resizing && !is_resizing(&taken) && !crate::status::pod_is_terminal(&taken) {
             self.shared.events.record(Event::new(
                 EventSubject::pod(pod),
@@ -231,8 +231,7 @@ impl Worker {
         before: &StartReasons,
     ) {
         let now = self.notes.reasons();
-        let is_news = self.notes.resizes().is_news;
-        if is_news || now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
+        if self.notes.has_resize_news() || now.iter().any(|(name, reason)| before.get(name) != Some(reason)) {
             // What was told during the step must not be taken back: a look from before the step would seem to say that
             // what it started is lost.
             let status = match self.shared.cache.current(&self.uid) {
@@ -288,26 +287,6 @@ impl Worker {
         self.messages.retain(|id, _| present.contains(id));
         Arc::new(seen)
     }
-}
-
-/// Whether a status says that containers are yet to be given what they were granted.
-fn is_resizing(status: &PodStatus) -> bool {
-    status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|c| c.type_ == "PodResizeInProgress")
-}
-
-/// Whether a status tells of a container.
-fn tells_of(status: &PodStatus, id: &ContainerId) -> bool {
-    let lists = [&status.init_container_statuses, &status.container_statuses];
-    let mut ids = lists
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|c| c.container_id.as_deref());
-    ids.any(|full| full.split_once("://").is_some_and(|(_, told)| told == id.as_str()))
 }
 
 /// Keeps what was told of containers that ran before: their restart counts, and how they last ended.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{PodStatus, Probe};
-use kubelet_core::{ContainerView, PodUid, ProbeKind};
+use kubelet_core::{PodUid, ProbeKind};
 use tokio::time::Instant;
 
 use super::{Checker, Instance, number};
@@ -16,15 +16,6 @@ pub(crate) type Runs = BTreeMap<ProbeKind, Vec<(Instant, bool)>>;
 
 /// What was last told to have come up: container id by name.
 pub(crate) type Started = BTreeMap<String, String>;
-
-fn probe_of<'a>(view: &ContainerView<'a>, kind: ProbeKind) -> Option<&'a Probe> {
-    let [liveness, readiness, startup] = view.probes();
-    match kind {
-        ProbeKind::Startup => startup,
-        ProbeKind::Readiness => readiness,
-        _ => liveness,
-    }
-}
 
 fn threshold(probe: &Probe, success: bool) -> usize {
     let given = if success {
@@ -62,7 +53,7 @@ impl Checker {
         let Some(probe) = book
             .pod
             .container(&kill.container)
-            .and_then(|view| probe_of(&view, kill.kind))
+            .and_then(|view| view.probe(kill.kind))
         else {
             return;
         };
@@ -108,7 +99,7 @@ impl Checker {
                 (ProbeKind::Startup, told.started == Some(true)),
                 (ProbeKind::Readiness, told.ready),
             ] {
-                let Some(probe) = probe_of(&view, kind).filter(|_| said) else {
+                let Some(probe) = view.probe(kind).filter(|_| said) else {
                     continue;
                 };
                 if !instance.had_streak(kind, true, threshold(probe, true), instance.made, at) {
@@ -135,7 +126,7 @@ impl Checker {
         let Some(book) = self.books.get(uid) else { return false };
         self.of_pod(uid).any(|(_, instance)| {
             let view = book.pod.container(&instance.name);
-            let probe = view.and_then(|view| probe_of(&view, ProbeKind::Readiness));
+            let probe = view.and_then(|view| view.probe(ProbeKind::Readiness));
             probe.is_some_and(|probe| {
                 instance.had_streak(ProbeKind::Readiness, false, threshold(probe, false), since, at)
             })
