@@ -106,37 +106,40 @@ impl ContainerRuntime for Broken {
     }
 }
 
-/// Runs seeds until one catches the fault; says by what.
-fn caught(fault: Fault) -> (u64, Invariant) {
+/// Runs seeds until one catches the fault by one of these invariants. A fault breaks others on its way, and which one
+/// first is not what is asked here.
+fn caught(fault: Fault, by: &[Invariant]) {
+    let mut others = Vec::new();
     for seed in 0..SEEDS {
         let simulation = Simulation::new(seed, SimulationSettings::default()).wrap_runtime(move |inner| {
             let images = Arc::new(inner.clone());
             RuntimeParts::new(Arc::new(Broken { inner, fault }), images)
         });
-        let report = simulation.run(GenericPleg::default);
-        if let Some(first) = report.violations.first() {
-            println!("{fault:?}: seed {seed}: {:?}: {}", first.invariant, first.what);
-            return (seed, first.invariant);
+        for violation in simulation.run(GenericPleg::default).violations {
+            if by.contains(&violation.invariant) {
+                println!("{fault:?}: seed {seed}: {:?}: {}", violation.invariant, violation.what);
+                return;
+            }
+            others.push((seed, violation.invariant));
         }
     }
-    panic!("{fault:?} was not caught in {SEEDS} seeds");
+    panic!("{fault:?} was not caught by {by:?} in {SEEDS} seeds, which caught {others:?}");
 }
 
 #[test]
 fn a_skipped_grace_is_caught() {
-    assert_eq!(caught(Fault::GraceSkipped).1, Invariant::Grace);
+    caught(Fault::GraceSkipped, &[Invariant::Grace]);
 }
 
 #[test]
 fn a_failed_list_that_is_taken_as_empty_is_caught() {
-    let by = caught(Fault::FailedListIsEmpty).1;
-    assert!(
-        matches!(by, Invariant::Contract | Invariant::Twice | Invariant::Readiness),
-        "{by:?}"
+    caught(
+        Fault::FailedListIsEmpty,
+        &[Invariant::Contract, Invariant::Twice, Invariant::Readiness],
     );
 }
 
 #[test]
 fn a_second_create_after_a_timeout_is_caught() {
-    assert_eq!(caught(Fault::SecondCreate).1, Invariant::Twice);
+    caught(Fault::SecondCreate, &[Invariant::Twice]);
 }
