@@ -58,6 +58,7 @@ pub(crate) struct Node {
     /// When the fake's time began.
     pub(crate) made: Instant,
     task: JoinSet<Result<StopReport, RunError>>,
+    _state: tempfile::TempDir,
 }
 
 /// A fake with every image, which keeps so many calls.
@@ -79,12 +80,14 @@ impl Node {
         relists.period = period;
         let (pods, source) = ChannelSource::new("api");
         let writes = Writes::default();
+        // On disk as on a node: what is remembered of pods is no memory of the kubelet.
+        let state = tempfile::tempdir().expect("a folder");
         let builder = Kubelet::builder("node-1", Containers::new(fake.clone(), GenericPleg::new(relists)))
             .source(source)
             .node_view(view())
             .events(Unheard)
             .status_sink(writes.clone())
-            .state_only(StateDir::in_memory());
+            .state_only(StateDir::on_disk(state.path()));
         let kubelet = shape(builder).build().expect("all parts are there");
         let handle = kubelet.handle();
         let mut task = JoinSet::new();
@@ -96,6 +99,7 @@ impl Node {
             fake,
             made,
             task,
+            _state: state,
         }
     }
 

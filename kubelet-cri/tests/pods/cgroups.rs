@@ -6,7 +6,10 @@ use std::process::{Command, Stdio};
 
 use kubelet_cgroup::{CgroupManager, CgroupSettings};
 use kubelet_core::k8s_openapi::api::core::v1::Pod;
-use kubelet_core::{CgroupContext, CgroupDriver, KubeletBuilder, NodeSettings, PodCgroups, ResourceSettings};
+use kubelet_core::{
+    CgroupContext, CgroupDriver, ContainerId, ContainerRuntime, ExecRequest, KubeletBuilder, NodeSettings, PodCgroups,
+    ResourceSettings,
+};
 use kubelet_testing::CgroupRoot;
 use serde_json::{Value, json};
 
@@ -15,6 +18,9 @@ use crate::node::{Node, container, is_running, on_both, pod, sh, with};
 on_both!(pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them);
 
 const FOREVER: &str = "trap 'exit 0' TERM; while :; do sleep 0.2; done";
+
+/// Tells by what a container is bound that asks for it.
+const BOUNDS: &str = "cd /sys/fs/cgroup; cat cpu/cpu.shares cpu/cpu.cfs_quota_us memory/memory.limit_in_bytes";
 
 fn shaped(root: &CgroupRoot) -> impl FnOnce(KubeletBuilder) -> KubeletBuilder {
     let mut settings = CgroupSettings::default();
@@ -69,6 +75,7 @@ async fn pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them(
     run().await;
     assert_eq!(node.count("NodeAllocatableEnforced"), 1);
 
+    let runtime = node.runtime().await;
     let unlimited = (i64::MAX / 4096 * 4096).to_string();
     let mib = |amount: u64| (amount << 20).to_string();
     let expected = [
@@ -97,6 +104,15 @@ async fn pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them(
         ] {
             assert_eq!(root.value(path, file), Some(value), "{file} of {path} of {name}");
         }
+        let request = ExecRequest::new(["/bin/sh", "-c", BOUNDS].map(str::to_owned));
+        let id = ContainerId::from(id.strip_prefix("containerd://").unwrap());
+        let seen = runtime.exec(&id, request).await.unwrap();
+        let expected = format!("{own_shares}\n{own_quota}\n{own_memory}\n");
+        assert_eq!(
+            String::from_utf8_lossy(&seen.stdout),
+            expected,
+            "{name}, from inside"
+        );
         let processes = root.value(&inside, "pids.current").unwrap();
         assert!(processes.parse::<u32>().unwrap() > 0, "{name} runs in its cgroup");
     }
