@@ -29,6 +29,7 @@ use crate::state_dir::StateDir;
 use crate::stats::StatsProvider;
 use crate::status::StatusSink;
 use crate::tokens::TokenSource;
+use crate::volumes::VolumeManager;
 use crate::whole_pods::WholePods;
 
 pub use error::BuildError;
@@ -95,6 +96,7 @@ pub struct KubeletBuilder {
     allocator: Option<Arc<dyn ResourceAllocator>>,
     prober: Option<Arc<dyn Prober>>,
     cgroups: Option<Arc<dyn PodCgroups>>,
+    volumes: Option<Arc<dyn VolumeManager>>,
     http_client: Option<Arc<dyn HttpClient>>,
     settings: Settings,
     log_rotation: LogRotation,
@@ -138,6 +140,7 @@ impl KubeletBuilder {
             allocator: None,
             prober: None,
             cgroups: None,
+            volumes: None,
             http_client: None,
             settings: Settings::default(),
             log_rotation: LogRotation::default(),
@@ -346,6 +349,12 @@ impl KubeletBuilder {
     /// Who gives devices, processors and memory nodes to containers. Default: nobody.
     pub fn allocator(mut self, allocator: impl ResourceAllocator) -> Self {
         self.allocator = Some(Arc::new(allocator));
+        self
+    }
+
+    /// Who makes the volumes of pods. Default: nobody; pods with volumes that are not images are refused.
+    pub fn volumes(mut self, volumes: impl VolumeManager) -> Self {
+        self.volumes = Some(Arc::new(volumes));
         self
     }
 

@@ -23,6 +23,7 @@ mod start;
 mod start_error;
 mod sync;
 mod user_namespaces;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,6 +48,7 @@ use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
+use crate::volumes::VolumeManager;
 pub(crate) use cgroups::CgroupKeeper;
 pub(crate) use resize::note_all_resized;
 pub(crate) use resolver::NodeDns;
@@ -93,6 +95,8 @@ pub(crate) struct NodeParts {
     pub(crate) allocator: Option<Arc<dyn ResourceAllocator>>,
     /// Nothing where pods have no cgroups of their own.
     pub(crate) cgroups: Option<Arc<CgroupKeeper>>,
+    /// Nothing where there are no volumes but images.
+    pub(crate) volumes: Option<Arc<dyn VolumeManager>>,
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
@@ -187,7 +191,10 @@ impl PodSyncer for ContainerSyncer {
                 message: message.to_owned(),
             });
         }
-        match image_volumes::lack_of_image_mounts(&work.pod, image_mounts) {
+        let manager = self.node.volumes.as_ref();
+        let lack = image_volumes::lack_of_image_mounts(&work.pod, image_mounts)
+            .or_else(|| manager.and_then(|manager| manager.lacks(&work.pod)));
+        match lack {
             None => Ok(()),
             Some(message) => Err(AcquireError::Refused {
                 reason: PART_MISSING.to_owned(),
@@ -239,6 +246,7 @@ impl PodSyncer for ContainerSyncer {
         if let Some(keeper) = &self.node.cgroups {
             keeper.sweep(pods).await;
         }
+        self.unmount_leftovers(pods).await;
         let logs = self.node.logs.root().to_owned();
         let stay = self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await;
         for (uid, why) in &stay {

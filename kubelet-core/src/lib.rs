@@ -47,6 +47,7 @@ mod syncer;
 mod tokens;
 mod validation;
 mod volume_sources;
+mod volumes;
 mod whole_pods;
 
 pub use async_trait::async_trait;
@@ -109,7 +110,7 @@ pub use observation::{ObservedContainer, ObservedSandbox, PodObservation};
 pub use pleg::{PlegContext, PlegError, PlegHealth, PodLifecycleEventGenerator};
 pub use pod::{
     ContainerFacts, ContainerKind, ContainerView, PodFacts, PodRecord, PodRecordError, QosClass, RestartPolicy,
-    container_hash, qos_class, restart_all_requested, should_restart, should_restart_exited,
+    container_hash, made_volumes, qos_class, restart_all_requested, should_restart, should_restart_exited,
 };
 pub use probes::{
     ContainerProbes, GrpcProbe, HttpProbe, PodProbes, ProbeAction, ProbeKind, ProbeOutcome, ProbeTarget, Prober,
@@ -155,5 +156,9 @@ pub use tokens::{Token, TokenRequest, TokenSource};
 pub use validation::{
     ApiReference, FieldError, FieldErrorKind, FieldErrors, FieldPath, FieldStep, NameKind, StaticReferenceError,
     refuse_api_references, validate_pod,
+};
+pub use volumes::{
+    ContainerVolumes, NodeViews, PodVolumes, VolumeContext, VolumeError, VolumeManager, VolumePlace, VolumeUsage,
+    volume_sub_path,
 };
 pub use whole_pods::WholePods;

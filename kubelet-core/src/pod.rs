@@ -26,7 +26,8 @@ pub use qos::{QosClass, qos_class};
 pub(crate) use resize::{Difference, only_shrinks, resizable_containers, resize_summary};
 pub(crate) use restart::asks_restart_all;
 pub use restart::{RestartPolicy, restart_all_requested, should_restart, should_restart_exited};
-pub(crate) use volumes::image_volumes;
+pub use volumes::made_volumes;
+pub(crate) use volumes::{has_made_volumes, image_volumes};
 
 /// Why a pod cannot become a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -94,6 +94,18 @@ pub enum Synced {
     Terminal,
 }
 
+impl Synced {
+    /// The same, but to be repeated at that time at the latest, unless the pod has come to its end.
+    #[must_use]
+    pub fn or_at(self, at: Option<Instant>) -> Self {
+        match (self, at) {
+            (Self::Settled, Some(at)) => Self::Again(at),
+            (Self::Again(before), Some(at)) => Self::Again(before.min(at)),
+            (same, _) => same,
+        }
+    }
+}
+
 /// Why a step did not do all that it should.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -28,6 +28,8 @@ pub struct Abilities {
     pub devices: bool,
     /// Dynamic resource allocation.
     pub resource_claims: bool,
+    /// Tokens of service accounts, for volumes.
+    pub tokens: bool,
     /// The kinds of objects that some object source serves.
     pub objects: BTreeSet<ObjectKind>,
 }

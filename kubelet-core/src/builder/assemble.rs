@@ -32,6 +32,7 @@ use crate::stats::StatsLayers;
 use crate::status::{StatusManager, StatusSettings};
 use crate::syncer::PodSyncer;
 use crate::validation::ApiReference;
+use crate::volumes::{NodeViews, VolumeContext, VolumeWork};
 use crate::whole_pods::WholePodSyncer;
 
 impl KubeletBuilder {
@@ -196,6 +197,21 @@ impl KubeletBuilder {
                 self.events.clone(),
             ))
         });
+        let volumes = self.volumes.clone().filter(|_| runs_containers);
+        if let Some(volumes) = &volumes {
+            let node = ledger.clone();
+            volumes.open(VolumeContext {
+                node: NodeViews::new(move || node.node()),
+                root_dir: root_dir.clone(),
+                objects: self.objects.clone(),
+                tokens: self.tokens.clone(),
+                events: self.events.clone(),
+                clock: self.clock.clone(),
+                random: self.random.clone(),
+            });
+            self.parts
+                .push(Arc::new(VolumeWork::new(volumes.clone(), signals.clone())));
+        }
         let images = match &self.backend.0 {
             Kind::Containers(containers) => Some(containers.parts.images.clone()),
             Kind::WholePods(_) => None,
@@ -215,6 +231,7 @@ impl KubeletBuilder {
                     users: UserNamespaces::new(self.user_namespaces.clone(), files, root_dir.join("pods")),
                     allocator: self.allocator.clone(),
                     cgroups: keeper.clone(),
+                    volumes: volumes.clone(),
                     http_client: self.http_client.clone(),
                     root_dir,
                     files,
@@ -395,6 +412,8 @@ impl KubeletBuilder {
                 abilities = abilities.with_source(&**objects);
             }
             abilities.exec_probes = true;
+            abilities.volumes = self.volumes.is_some();
+            abilities.tokens = self.tokens.is_some();
             abilities.network_probes = self.prober.is_some();
             abilities.http_hooks = self.http_client.is_some();
             handlers.push(Arc::new(AbsentParts::new(abilities)));

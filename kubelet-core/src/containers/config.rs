@@ -23,6 +23,7 @@ use crate::pod::{ContainerView, PodRecord};
 use crate::runtime::{ContainerConfig, Mount, PortMapping, PortProtocol, SandboxConfig, annotation, label};
 use crate::status::reason;
 use crate::syncer::{StepContext, SyncError};
+use crate::volumes::PodVolumes;
 
 /// The quota of containers that have processors of their own.
 pub(super) const NO_QUOTA: i64 = -1;
@@ -33,6 +34,7 @@ impl ContainerSyncer {
         &self,
         cx: &StepContext,
         pod: &PodRecord,
+        volumes: &PodVolumes,
         attempt: u32,
         is_new: bool,
     ) -> Result<SandboxConfig, SyncError> {
@@ -68,6 +70,7 @@ impl ContainerSyncer {
             .annotations
             .insert(annotation::CONFIG_SOURCE.to_owned(), pod.source().to_string());
         config.security = sandbox_security(pod);
+        config.security.supplemental_groups.extend(&volumes.groups);
         config.security.user_namespace = self.user_namespace(pod).await?;
         Ok(config)
     }
@@ -123,7 +126,7 @@ impl ContainerSyncer {
         let mut config = ContainerConfig::new(view.name(), restart_count, image.image.clone());
         config.command = expand_command(view.command(), &env);
         config.args = expand_command(view.args(), &env);
-        let image_mounts = self.image_mounts(view, mounted, &env)?;
+        let (volume_mounts, volume_devices) = self.volume_mounts(cx, pod, view, (mounted, &env)).await?;
         config.env = env.into_vec();
         view.working_dir().clone_into(&mut config.working_dir);
         config.log_path = log_path;
@@ -132,6 +135,7 @@ impl ContainerSyncer {
         config.tty = view.tty();
         config.stop_signal = view.lifecycle().and_then(|lifecycle| lifecycle.stop_signal.clone());
         config.security = container_security(pod, view, image, &self.node.security)?;
+        config.security.supplemental_groups.extend(&ground.volumes.groups);
         config.security.user_namespace = ground.sandbox.security.user_namespace.clone();
         let target = view.target_container();
         if let Some(target) = target.and_then(|name| ground.work.observed.newest(name)) {
@@ -145,9 +149,10 @@ impl ContainerSyncer {
         }
         config.cgroup = self.container_cgroup(pod, view, &config.resources).await?;
         config.devices = given.devices;
+        config.devices.extend(volume_devices);
         config.cdi_devices = given.cdi_devices;
         config.mounts = given.mounts;
-        config.mounts.extend(image_mounts);
+        config.mounts.extend(volume_mounts);
         config.labels = mark(pod);
         config
             .labels

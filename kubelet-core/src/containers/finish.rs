@@ -21,6 +21,8 @@ impl ContainerSyncer {
             (key, Doomed::Orphan(_)) => key.clone(),
         };
         self.remove_ended(cx, observed, key.as_ref(), remains).await?;
+        // Before the cgroup, which memory of volumes is counted in.
+        self.volumes_gone(cx, doomed.uid()).await?;
         if let Some(keeper) = &self.node.cgroups {
             let destroyed = keeper.destroy(doomed.uid()).await;
             destroyed.map_err(|error| SyncError::failed("cannot remove the cgroup of the pod", error))?;

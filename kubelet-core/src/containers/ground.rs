@@ -14,6 +14,7 @@ use crate::pod::PodRecord;
 use crate::runtime::{SandboxConfig, SandboxState};
 use crate::status::reason;
 use crate::syncer::{PodWork, StepContext, SyncError};
+use crate::volumes::PodVolumes;
 
 /// The sandbox among the things whose outcome may be unknown: no container is named so.
 const SANDBOX: &str = "";
@@ -25,6 +26,8 @@ pub(super) struct Ground<'a> {
     pub(super) pod_ips: Vec<std::net::IpAddr>,
     /// Those that the containers which are made now mount.
     pub(super) image_volumes: ImageVolumes,
+    /// What its volumes add, which are there.
+    pub(super) volumes: PodVolumes,
     pub(super) work: &'a PodWork,
 }
 
@@ -35,7 +38,7 @@ impl ContainerSyncer {
         cx: &StepContext,
         work: &'a PodWork,
         actions: &PodActions,
-        others: &Others,
+        (others, volumes): (&Others, PodVolumes),
     ) -> Result<Option<Ground<'a>>, SyncError> {
         let pod = &*work.pod;
         match &actions.sandbox {
@@ -51,9 +54,10 @@ impl ContainerSyncer {
                     .map_or(0, |sandbox| sandbox.attempt);
                 Ok(Some(Ground {
                     sandbox_id: id.clone(),
-                    sandbox: self.sandbox_config(cx, pod, attempt, false).await?,
+                    sandbox: self.sandbox_config(cx, pod, &volumes, attempt, false).await?,
                     pod_ips: work.observed.ips.clone(),
                     image_volumes: ImageVolumes::default(),
+                    volumes,
                     work,
                 }))
             }
@@ -62,7 +66,7 @@ impl ContainerSyncer {
                     show_no_sandbox(cx, actions, &error);
                     return Err(error);
                 }
-                let prepared = self.prepare_sandbox(cx, pod, *attempt).await;
+                let prepared = self.prepare_sandbox(cx, pod, &volumes, *attempt).await;
                 if let Err(error @ SyncError::Failed { .. }) = &prepared {
                     self.tell_no_sandbox(cx, pod, error);
                     show_no_sandbox(cx, actions, error);
@@ -128,6 +132,7 @@ impl ContainerSyncer {
                     sandbox,
                     pod_ips: status.ips,
                     image_volumes: ImageVolumes::default(),
+                    volumes,
                     work,
                 }))
             }
@@ -149,11 +154,12 @@ impl ContainerSyncer {
         &self,
         cx: &StepContext,
         pod: &PodRecord,
+        volumes: &PodVolumes,
         attempt: u32,
     ) -> Result<(SandboxConfig, String), SyncError> {
         let handler = self.runtime_handler(cx, pod).await?;
         self.check_users(pod, &handler)?;
-        let sandbox = self.sandbox_config(cx, pod, attempt, true).await?;
+        let sandbox = self.sandbox_config(cx, pod, volumes, attempt, true).await?;
         Ok((sandbox, handler))
     }
 

@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::{Component, Path};
 
 use k8s_openapi::api::core::v1::{ImageVolumeSource, VolumeMount};
 use tokio::time::Instant;
@@ -15,12 +14,13 @@ use super::images::{Wanted, WantedBy};
 use super::start_error::{CONFIG_ERROR, StartError};
 use crate::actions::{PodActions, StartAction};
 use crate::backoff::BackoffDecision;
-use crate::env::{Env, expand_sub_path};
+use crate::env::Env;
 use crate::error::error_chain;
 use crate::observation::ObservedContainer;
 use crate::pod::{ContainerView, PodRecord, image_volumes};
 use crate::runtime::{ContainerState, ImageMount, ImageMounts, ImageRef, Mount};
 use crate::syncer::{StepContext, SyncError};
+use crate::volumes::volume_sub_path;
 
 /// The image volumes that the containers of one sync mount, by volume.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl ContainerSyncer {
             }
             let handler = match &handler {
                 Some(known) => known,
-                None => handler.insert(match self.image_handler(cx, pod).await {
+                None => handler.insert(match self.handler_that_mounts(cx, pod).await {
                     Ok(found) => Ok(found),
                     Err(error) => Err(NotThere::of(error)?),
                 }),
@@ -133,7 +133,7 @@ impl ContainerSyncer {
                 None => {
                     let handler = match &handler {
                         Some(known) => known,
-                        None => handler.insert(self.image_handler(cx, &ground.work.pod).await?),
+                        None => handler.insert(self.handler_that_mounts(cx, &ground.work.pod).await?),
                     };
                     self.ensure_image_volume(cx, ground, (name, source), &[view.name()], handler)
                         .await
@@ -144,8 +144,8 @@ impl ContainerSyncer {
         Ok(mounted)
     }
 
-    /// The handler that mounts the images of a pod.
-    async fn image_handler(&self, cx: &StepContext, pod: &PodRecord) -> Result<String, StartError> {
+    /// The handler that mounts the volumes of a pod.
+    pub(super) async fn handler_that_mounts(&self, cx: &StepContext, pod: &PodRecord) -> Result<String, StartError> {
         self.runtime_handler(cx, pod).await.map_err(|error| match error {
             SyncError::Stopped => StartError::Stopped,
             error => StartError::failed(CONFIG_ERROR, error_chain(&error)),
@@ -187,53 +187,26 @@ impl ContainerSyncer {
         !last.is_some_and(is_unknown) && !held_back()
     }
 
-    /// The mounts of a container that are images, in the order of its spec.
-    pub(super) fn image_mounts(
+    /// What a container mounts there, if it is an image.
+    pub(super) fn image_mount(
         &self,
-        view: &ContainerView<'_>,
+        spec: &VolumeMount,
         mounted: &MountedImages,
         env: &Env,
-    ) -> Result<Vec<Mount>, StartError> {
-        let mut mounts = Vec::new();
-        for spec in view.volume_mounts() {
-            let Some(image) = mounted.0.get(&spec.name) else {
-                continue;
-            };
-            let failed = |why: String| StartError::failed(CONFIG_ERROR, format!("volume {:?}: {why}", spec.name));
-            let handler = self.handler_features(&image.handler);
-            let mut mount = Mount::of_volume(spec, "", &handler)
-                .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?;
-            let mut image = image.clone();
-            image.sub_path = sub_path(spec, env).map_err(failed)?;
-            mount.image = Some(image);
-            mount.read_only = true;
-            mounts.push(mount);
-        }
-        Ok(mounts)
+    ) -> Result<Option<Mount>, StartError> {
+        let Some(image) = mounted.0.get(&spec.name) else {
+            return Ok(None);
+        };
+        let failed = |why: String| StartError::failed(CONFIG_ERROR, format!("volume {:?}: {why}", spec.name));
+        let handler = self.handler_features(&image.handler);
+        let mut mount = Mount::of_volume(spec, "", &handler)
+            .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?;
+        let mut image = image.clone();
+        image.sub_path = volume_sub_path(spec, env).map_err(failed)?;
+        mount.image = Some(image);
+        mount.read_only = true;
+        Ok(Some(mount))
     }
-}
-
-/// The part of a volume that is mounted; empty: all of it.
-fn sub_path(mount: &VolumeMount, env: &Env) -> Result<String, String> {
-    let expression = mount.sub_path_expr.as_deref().filter(|text| !text.is_empty());
-    let path = match expression {
-        Some(expression) => expand_sub_path(expression, env)
-            .map_err(|error| format!("cannot expand subPathExpr {expression:?}: {error}"))?,
-        None => mount.sub_path.clone().unwrap_or_default(),
-    };
-    // What an expression becomes may come from a secret.
-    let named = || match expression {
-        Some(expression) => format!("what subPathExpr {expression:?} becomes"),
-        None => format!("subPath {path:?}"),
-    };
-    let as_path = Path::new(&path);
-    if as_path.is_absolute() {
-        return Err(format!("{} must not be an absolute path", named()));
-    }
-    if as_path.components().any(|part| part == Component::ParentDir) {
-        return Err(format!("{} must not contain \"..\"", named()));
-    }
-    Ok(path)
 }
 
 /// Why a runtime that can do so much cannot run a pod with such volumes, where it cannot.
@@ -272,49 +245,9 @@ pub(super) fn lack_of_image_mounts(pod: &PodRecord, can: ImageMounts) -> Option<
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{lack_of_image_mounts, sub_path};
-    use crate::env::Env;
+    use super::lack_of_image_mounts;
     use crate::pod::testing::record;
     use crate::runtime::ImageMounts;
-
-    #[test]
-    fn a_part_is_a_relative_path_that_stays_inside() {
-        let env = Env::from_iter([("LANGUAGE", "en"), ("EMPTY", ""), ("UP", "../../x"), ("ROOT", "/x")]);
-        let of = |field: &str, path: &str| {
-            let mut mount = json!({"name": "model", "mountPath": "/model"});
-            mount[field] = path.into();
-            sub_path(&serde_json::from_value(mount).unwrap(), &env)
-        };
-        for (field, path, expected) in [
-            ("subPath", "", ""),
-            ("subPath", "a/b", "a/b"),
-            ("subPath", "a/..b", "a/..b"),
-            ("subPath", "$(LANGUAGE)", "$(LANGUAGE)"),
-            ("subPathExpr", "texts/$(LANGUAGE)", "texts/en"),
-            ("subPathExpr", "", ""),
-        ] {
-            assert_eq!(of(field, path).as_deref(), Ok(expected));
-        }
-        for (field, path, expected) in [
-            ("subPath", "/a", "absolute"),
-            ("subPath", "a/../b", "\"..\""),
-            (
-                "subPathExpr",
-                "$(UP)",
-                "what subPathExpr \"$(UP)\" becomes must not contain \"..\"",
-            ),
-            (
-                "subPathExpr",
-                "$(ROOT)",
-                "what subPathExpr \"$(ROOT)\" becomes must not be an absolute path",
-            ),
-            ("subPathExpr", "$(EMPTY)", "missing value for EMPTY"),
-            ("subPathExpr", "a/$(NONE)", "missing value for NONE"),
-        ] {
-            let error = of(field, path).unwrap_err();
-            assert!(error.contains(expected), "{error}");
-        }
-    }
 
     #[test]
     fn what_a_runtime_cannot_mount_is_named() {

@@ -58,6 +58,11 @@ impl ContainerSyncer {
         let without_sandbox = if is_over { Synced::Terminal } else { Synced::Settled };
         if actions.is_empty() {
             self.resize(cx, pod, lags, &actions).await?;
+            if !is_over {
+                // What runs goes on with what it has, whatever becomes of what is newer.
+                let volumes = self.volumes_ready(cx, &work.pod).await?;
+                return Ok(without_sandbox.or_at(volumes.again_at));
+            }
             return Ok(without_sandbox);
         }
         if let Some(until) = self.held_back(pod, &actions) {
@@ -80,12 +85,14 @@ impl ContainerSyncer {
             // None lags any more. What was to be started anew has been stopped.
             others.before = None;
         }
-        let Some(mut ground) = self.ground(cx, work, &actions, &others).await? else {
+        let volumes = self.volumes_ready(cx, &work.pod).await?;
+        let again_at = volumes.again_at;
+        let Some(mut ground) = self.ground(cx, work, &actions, (&others, volumes)).await? else {
             return Ok(Synced::Settled);
         };
         ground.image_volumes = self.ensure_image_volumes(cx, &ground, &actions).await?;
         let synced = self.start_all(cx, &ground, &actions).await?;
-        resized.map(|()| synced)
+        resized.map(|()| synced.or_at(again_at))
     }
 
     /// Holds back what would go round without end: sandboxes that do not last, and restarts of all containers. The first

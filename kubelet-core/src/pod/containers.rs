@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, ContainerRestartRule, EnvFromSource, EnvVar, EphemeralContainer, Lifecycle, PodSpec,
-    Probe, ResourceRequirements, SecurityContext, VolumeMount,
+    Probe, ResourceRequirements, SecurityContext, VolumeDevice, VolumeMount,
 };
 
 use crate::probes::ProbeKind;
@@ -159,6 +159,18 @@ impl<'a> ContainerView<'a> {
     #[must_use]
     pub fn volume_mounts(&self) -> &'a [VolumeMount] {
         field!(self, volume_mounts).as_deref().unwrap_or_default()
+    }
+
+    /// The volumes that it is given as devices.
+    #[must_use]
+    pub fn volume_devices(&self) -> &'a [VolumeDevice] {
+        field!(self, volume_devices).as_deref().unwrap_or_default()
+    }
+
+    /// The names of the volumes that it mounts or is given as devices.
+    pub fn volume_names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let mounts = self.volume_mounts().iter().map(|mount| mount.name.as_str());
+        mounts.chain(self.volume_devices().iter().map(|device| device.name.as_str()))
     }
 
     /// Hooks.

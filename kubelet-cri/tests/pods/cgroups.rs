@@ -108,11 +108,7 @@ async fn pods_of_each_class_are_bound_as_a_whole_and_their_cgroups_go_with_them(
         let id = ContainerId::from(id.strip_prefix("containerd://").unwrap());
         let seen = runtime.exec(&id, request).await.unwrap();
         let expected = format!("{own_shares}\n{own_quota}\n{own_memory}\n");
-        assert_eq!(
-            String::from_utf8_lossy(&seen.stdout),
-            expected,
-            "{name}, from inside"
-        );
+        assert_eq!(String::from_utf8_lossy(&seen.stdout), expected, "{name}, from inside");
         let processes = root.value(&inside, "pids.current").unwrap();
         assert!(processes.parse::<u32>().unwrap() > 0, "{name} runs in its cgroup");
     }

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use k8s_openapi::api::core::v1::{LifecycleHandler, Probe};
+use k8s_openapi::api::core::v1::{LifecycleHandler, PodSpec, Probe, VolumeProjection};
 
 use super::Abilities;
 use crate::admission::NodeView;
 use crate::admission::node_fit::is_extended;
 use crate::objects::ObjectKind;
-use crate::pod::{ContainerKind, ContainerView, PodRecord};
+use crate::pod::{ContainerKind, ContainerView, PodRecord, made_volumes};
 
 /// Something that a pod needs and the node lacks.
 #[derive(Debug)]
@@ -41,17 +41,12 @@ pub(super) fn unmet<'a>(pod: &'a PodRecord, able: &Abilities, node: &NodeView) -
         containers.iter().filter(|c| test(c)).map(ContainerView::name).collect()
     };
     let serves = |kind| able.objects.contains(&kind);
-    let checks: [(bool, &'static str, BTreeSet<&'a str>, &'static str); 11] = [
+    let checks: [(bool, &'static str, BTreeSet<&'a str>, &'static str); 13] = [
         (
             able.volumes,
             "volumes",
             // Those that are images need no more than a runtime that can mount them, which is asked later.
-            spec.volumes
-                .iter()
-                .flatten()
-                .filter(|volume| volume.image.is_none())
-                .map(|volume| volume.name.as_str())
-                .collect(),
+            made_volumes(spec).map(|volume| volume.name.as_str()).collect(),
             "no volume manager (kubelet-volume)",
         ),
         (
@@ -105,14 +100,32 @@ pub(super) fn unmet<'a>(pod: &'a PodRecord, able: &Abilities, node: &NodeView) -
         (
             serves(ObjectKind::Secret),
             "secrets",
-            secrets(&containers),
+            secrets(&containers).chain(volume_secrets(spec)).collect(),
             "no object source that serves them (DirectoryObjects or kubelet-apiserver)",
         ),
         (
             serves(ObjectKind::ConfigMap),
             "config maps",
-            config_maps(&containers),
+            config_maps(&containers).chain(volume_config_maps(spec)).collect(),
             "no object source that serves them (DirectoryObjects or kubelet-apiserver)",
+        ),
+        (
+            serves(ObjectKind::PersistentVolumeClaim) && serves(ObjectKind::PersistentVolume),
+            "persistent volume claims",
+            made_volumes(spec)
+                .filter(|volume| volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some())
+                .map(|volume| volume.name.as_str())
+                .collect(),
+            "no object source that serves them (DirectoryObjects or kubelet-apiserver)",
+        ),
+        (
+            able.tokens,
+            "service account tokens",
+            projections(spec)
+                .filter(|(_, source)| source.service_account_token.is_some())
+                .map(|(volume, _)| volume)
+                .collect(),
+            "no source of them (kubelet-apiserver)",
         ),
         (
             serves(ObjectKind::RuntimeClass),
@@ -162,7 +175,40 @@ fn devices<'a>(containers: &[ContainerView<'a>], node: &NodeView) -> BTreeSet<&'
         .collect()
 }
 
-fn secrets<'a>(containers: &[ContainerView<'a>]) -> BTreeSet<&'a str> {
+/// The sources of the projected volumes that are made, each with its volume's name.
+fn projections(spec: &PodSpec) -> impl Iterator<Item = (&str, &VolumeProjection)> {
+    made_volumes(spec).flat_map(|volume| {
+        let projected = volume.projected.iter();
+        let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+        sources.map(|source| (volume.name.as_str(), source))
+    })
+}
+
+fn volume_secrets(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let volumes = made_volumes(spec).filter_map(|volume| {
+        let secret = volume.secret.as_ref()?;
+        required(secret.secret_name.as_deref().unwrap_or_default(), secret.optional)
+    });
+    let projected = projections(spec).filter_map(|(_, source)| {
+        let secret = source.secret.as_ref()?;
+        required(&secret.name, secret.optional)
+    });
+    volumes.chain(projected)
+}
+
+fn volume_config_maps(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let volumes = made_volumes(spec).filter_map(|volume| {
+        let map = volume.config_map.as_ref()?;
+        required(&map.name, map.optional)
+    });
+    let projected = projections(spec).filter_map(|(_, source)| {
+        let map = source.config_map.as_ref()?;
+        required(&map.name, map.optional)
+    });
+    volumes.chain(projected)
+}
+
+fn secrets<'a>(containers: &[ContainerView<'a>]) -> impl Iterator<Item = &'a str> {
     let keys = containers.iter().flat_map(ContainerView::env).filter_map(|var| {
         let key = var.value_from.as_ref()?.secret_key_ref.as_ref()?;
         required(&key.name, key.optional)
@@ -171,10 +217,10 @@ fn secrets<'a>(containers: &[ContainerView<'a>]) -> BTreeSet<&'a str> {
         let set = from.secret_ref.as_ref()?;
         required(&set.name, set.optional)
     });
-    keys.chain(sets).collect()
+    keys.chain(sets)
 }
 
-fn config_maps<'a>(containers: &[ContainerView<'a>]) -> BTreeSet<&'a str> {
+fn config_maps<'a>(containers: &[ContainerView<'a>]) -> impl Iterator<Item = &'a str> {
     let keys = containers.iter().flat_map(ContainerView::env).filter_map(|var| {
         let key = var.value_from.as_ref()?.config_map_key_ref.as_ref()?;
         required(&key.name, key.optional)
@@ -183,7 +229,7 @@ fn config_maps<'a>(containers: &[ContainerView<'a>]) -> BTreeSet<&'a str> {
         let set = from.config_map_ref.as_ref()?;
         required(&set.name, set.optional)
     });
-    keys.chain(sets).collect()
+    keys.chain(sets)
 }
 
 fn required(name: &str, optional: Option<bool>) -> Option<&str> {

@@ -33,6 +33,7 @@ fn everything() -> Abilities {
         http_hooks: true,
         devices: true,
         resource_claims: true,
+        tokens: true,
         objects: ObjectKind::ALL.iter().copied().collect(),
     }
 }
@@ -48,7 +49,14 @@ fn each_need_without_a_part_is_refused_by_name() {
     let sources = "no object source that serves them (DirectoryObjects or kubelet-apiserver)";
     for (spec, expected) in [
         (
-            json!({"containers": [], "volumes": [{"name": "data"}, {"name": "cache"}]}),
+            json!({
+                "containers": [{
+                    "name": "app",
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                    "volumeDevices": [{"name": "cache", "devicePath": "/dev/cache"}],
+                }],
+                "volumes": [{"name": "data"}, {"name": "cache"}, {"name": "unused"}],
+            }),
             r#"pod needs volumes ("cache", "data"), and this node has no volume manager (kubelet-volume)"#.to_owned(),
         ),
         (

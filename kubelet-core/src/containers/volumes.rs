@@ -1,0 +1,118 @@
+//! Volumes of a pod: there before its sandbox, gone after its containers.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use super::ContainerSyncer;
+use super::image_volumes::MountedImages;
+use super::start_error::{CONFIG_ERROR, StartError};
+use crate::env::Env;
+use crate::error::error_chain;
+use crate::ids::PodUid;
+use crate::pod::{ContainerView, PodRecord, has_made_volumes};
+use crate::runtime::{Device, Mount, RuntimeHandler};
+use crate::syncer::{StepContext, SyncError};
+use crate::volumes::{ContainerVolumes, PodVolumes, VolumeError, VolumePlace};
+
+impl ContainerSyncer {
+    /// Has the volumes of a pod made or brought up to date.
+    pub(super) async fn volumes_ready(&self, cx: &StepContext, pod: &Arc<PodRecord>) -> Result<PodVolumes, SyncError> {
+        let Some(manager) = self.node.volumes.as_ref().filter(|_| has_made_volumes(pod.spec())) else {
+            return Ok(PodVolumes::default());
+        };
+        manager.mount(pod, &cx.stop).await.map_err(into_sync_error)
+    }
+
+    /// Has the volumes of a pod gone, as far as there are any.
+    pub(super) async fn volumes_gone(&self, cx: &StepContext, uid: &PodUid) -> Result<(), SyncError> {
+        match &self.node.volumes {
+            Some(manager) => manager.unmount(uid, &cx.stop).await.map_err(into_sync_error),
+            None => Ok(()),
+        }
+    }
+
+    /// Has volumes gone of pods that nobody knows. What stays keeps the folder of its pod, which is told.
+    pub(super) async fn unmount_leftovers(&self, pods: &[PodUid]) {
+        let Some(manager) = &self.node.volumes else { return };
+        let never = CancellationToken::new();
+        for uid in pods {
+            if let Err(error) = manager.unmount(uid, &never).await {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(pod_uid = %uid, error, "volumes of a pod that nobody wishes for stay");
+            }
+        }
+    }
+
+    /// What a container mounts, in the order of its spec, and the devices that its volumes are.
+    pub(super) async fn volume_mounts(
+        &self,
+        cx: &StepContext,
+        pod: &PodRecord,
+        view: &ContainerView<'_>,
+        (mounted, env): (&MountedImages, &Env),
+    ) -> Result<(Vec<Mount>, Vec<Device>), StartError> {
+        let made = match &self.node.volumes {
+            Some(manager) if has_made_volumes(pod.spec()) => manager
+                .container(pod, view.name(), env)
+                .await
+                .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?,
+            _ => ContainerVolumes::default(),
+        };
+        let handler = if view
+            .volume_mounts()
+            .iter()
+            .any(|mount| mount.recursive_read_only.is_some())
+        {
+            self.handler_features(&self.handler_that_mounts(cx, pod).await?)
+        } else {
+            // What else it can do does not matter.
+            RuntimeHandler::new("")
+        };
+        let mut mounts = Vec::new();
+        for (index, spec) in view.volume_mounts().iter().enumerate() {
+            let mount = match self.image_mount(spec, mounted, env)? {
+                Some(mount) => mount,
+                None => {
+                    let place = made.places.iter().find(|place| place.index == index);
+                    let place = place.ok_or_else(|| {
+                        let (volume, container) = (&spec.name, view.name());
+                        let text = format!("cannot find volume {volume:?} to mount into container {container:?}");
+                        StartError::failed(CONFIG_ERROR, text)
+                    })?;
+                    let mount = Mount::of_volume(spec, &place.host_path, &handler)
+                        .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?;
+                    of_place(mount, place)
+                }
+            };
+            mounts.push(mount);
+        }
+        Ok((mounts, made.devices))
+    }
+}
+
+fn of_place(mut mount: Mount, place: &VolumePlace) -> Mount {
+    mount.read_only |= place.read_only;
+    mount.selinux_relabel = place.selinux_relabel;
+    mount
+}
+
+fn into_sync_error(error: VolumeError) -> SyncError {
+    match error {
+        VolumeError::Stopped => SyncError::Stopped,
+        VolumeError::RejectPod { reason, message } => SyncError::Rejected {
+            reason: reason.to_owned(),
+            message,
+        },
+        VolumeError::Waiting { retry_at, .. } => SyncError::Failed {
+            what: error_chain(&error),
+            retry_at,
+            source: None,
+        },
+        VolumeError::Failed { what, source } => SyncError::Failed {
+            what,
+            retry_at: None,
+            source: Some(source),
+        },
+    }
+}
