@@ -1,0 +1,6 @@
+//! Files and mounts below a pod's folder: what is done to them, and how it is kept from touching anything else.
+//!
+//! Plain blocking code, called on threads that may block. Nothing here knows of pods, plugins or the API.
+
+pub(crate) mod failure;
+pub(crate) mod mount_table;
