@@ -2,5 +2,7 @@
 //!
 //! Plain blocking code, called on threads that may block. Nothing here knows of pods, plugins or the API.
 
+pub(crate) mod command;
 pub(crate) mod failure;
 pub(crate) mod mount_table;
+pub(crate) mod mounts;
