@@ -6,3 +6,4 @@ pub(crate) mod command;
 pub(crate) mod failure;
 pub(crate) mod mount_table;
 pub(crate) mod mounts;
+pub(crate) mod safe_path;
