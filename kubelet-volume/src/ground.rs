@@ -3,7 +3,9 @@
 //! Plain blocking code, called on threads that may block. Nothing here knows of pods, plugins or the API.
 
 pub(crate) mod command;
+pub(crate) mod crash;
 pub(crate) mod failure;
 pub(crate) mod mount_table;
 pub(crate) mod mounts;
 pub(crate) mod safe_path;
+pub(crate) mod sub_path;

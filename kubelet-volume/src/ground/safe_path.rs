@@ -112,12 +112,20 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path, resolve: ResolveFlags) -> rus
     }
 }
 
+/// As a folder first: only so is something mounted that waits for its first use.
+fn folder_or_file(mut open: impl FnMut(OFlags) -> rustix::io::Result<OwnedFd>) -> rustix::io::Result<OwnedFd> {
+    match open(OFlags::DIRECTORY) {
+        Err(Errno::NOTDIR) => open(OFlags::empty()),
+        opened => opened,
+    }
+}
+
 /// For kernels without `openat2`: element by element.
 fn walk(root: BorrowedFd<'_>, elements: &[OsString]) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut opened = openat(root, ".", flags | OFlags::DIRECTORY, Mode::empty())?;
     for element in elements {
-        opened = openat(&opened, element, flags, Mode::empty())?;
+        opened = folder_or_file(|kind| openat(&opened, element, flags | kind, Mode::empty()))?;
         if FileType::from_raw_mode(fstat(&opened)?.st_mode) == FileType::Symlink {
             return Err(Errno::LOOP);
         }
