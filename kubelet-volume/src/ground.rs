@@ -7,5 +7,7 @@ pub(crate) mod crash;
 pub(crate) mod failure;
 pub(crate) mod mount_table;
 pub(crate) mod mounts;
+pub(crate) mod removal;
 pub(crate) mod safe_path;
 pub(crate) mod sub_path;
+pub(crate) mod walk;
