@@ -2,6 +2,7 @@
 //!
 //! Plain blocking code, called on threads that may block. Nothing here knows of pods, plugins or the API.
 
+pub(crate) mod atomic_writer;
 pub(crate) mod command;
 pub(crate) mod crash;
 pub(crate) mod failure;

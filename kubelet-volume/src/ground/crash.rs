@@ -6,7 +6,7 @@
 pub(crate) fn step(_name: &'static str) {}
 
 #[cfg(test)]
-pub(crate) use walk::{panic_at_each, step};
+pub(crate) use walk::{kill_at_each, panic_at_each, step};
 
 #[cfg(test)]
 mod walk {
