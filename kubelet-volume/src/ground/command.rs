@@ -51,6 +51,70 @@ impl Ended {
     }
 }
 
+/// Programs that do what no system call does, by their names: tests script them.
+pub(crate) trait Tools {
+    /// Runs one to its end.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] if there is none of that name; if it does not end in time.
+    fn run(&self, program: &str, args: &[&str]) -> io::Result<Ended>;
+}
+
+/// Those of the system, each with that much time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SystemTools {
+    pub(crate) limit: Duration,
+}
+
+impl Tools for SystemTools {
+    fn run(&self, program: &str, args: &[&str]) -> io::Result<Ended> {
+        run(Path::new(program), args, self.limit)
+    }
+}
+
+/// Tools that answer as a test says, and write down what they were asked.
+#[cfg(test)]
+pub(crate) mod scripted {
+    use std::cell::RefCell;
+    use std::collections::VecDeque;
+    use std::io;
+
+    use super::{Ended, Tools};
+
+    /// Answers in the order of the script, whoever asks; without one, success.
+    #[derive(Debug, Default)]
+    pub(crate) struct ScriptedTools {
+        pub(crate) answers: RefCell<VecDeque<io::Result<Ended>>>,
+        pub(crate) calls: RefCell<Vec<String>>,
+    }
+
+    impl ScriptedTools {
+        pub(crate) fn answer(self, code: i32, output: &str) -> Self {
+            self.answers.borrow_mut().push_back(Ok(Ended {
+                code: Some(code),
+                output: output.to_owned(),
+            }));
+            self
+        }
+
+        pub(crate) fn missing(self) -> Self {
+            self.answers.borrow_mut().push_back(Err(io::ErrorKind::NotFound.into()));
+            self
+        }
+    }
+
+    impl Tools for ScriptedTools {
+        fn run(&self, program: &str, args: &[&str]) -> io::Result<Ended> {
+            self.calls.borrow_mut().push(format!("{program} {}", args.join(" ")));
+            let answer = self.answers.borrow_mut().pop_front();
+            answer.unwrap_or(Ok(Ended {
+                code: Some(0),
+                output: String::new(),
+            }))
+        }
+    }
+}
+
 /// Runs a program to its end.
 ///
 /// # Errors
