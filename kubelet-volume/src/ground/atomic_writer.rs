@@ -20,50 +20,23 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::crash::step;
-use super::failure::{at, ignore_missing, invalid};
+use super::failure::{at, ignore_missing};
 use super::mounts::Mounts;
 use super::removal::remove_tree;
 use super::safe_path::open_strictly;
 use super::walk::open_dir;
 
-pub(crate) use stamp::name as folder_name;
-
+mod payload;
 mod stamp;
+
+use payload::validated;
+pub(crate) use payload::{FileProjection, Payload};
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
 
-/// Longest path and longest name, in bytes.
-const MAX_PATH: usize = 4096;
-const MAX_NAME: usize = 255;
-
 /// With more files than that the whole file system is synced once, and not each of them.
 const SYNC_EACH: usize = 16;
-
-/// One file of a volume.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct FileProjection {
-    pub(crate) bytes: Vec<u8>,
-    /// Exactly that, whatever the umask is.
-    pub(crate) mode: u32,
-    /// Whose it is; the agent's if nothing.
-    pub(crate) owner: Option<u32>,
-}
-
-impl std::fmt::Debug for FileProjection {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // It may be a secret.
-        let mode = format_args!("{:o}", self.mode);
-        f.debug_struct("FileProjection")
-            .field("bytes", &self.bytes.len())
-            .field("mode", &mode)
-            .field("owner", &self.owner)
-            .finish()
-    }
-}
-
-/// Files by their paths below the volume's folder.
-pub(crate) type Payload = BTreeMap<String, FileProjection>;
 
 /// Writes the files of a volume, and removes what was written before and is not among them. `dir` is there, and one call
 /// at a time works on it. Tells whether anything had to be written; modes and owners are not looked at for that.
@@ -117,44 +90,6 @@ pub(crate) fn write(
         volume.remove_folder(&old)?;
     }
     Ok(changed)
-}
-
-/// The payload by clean paths.
-fn validated(payload: &Payload) -> io::Result<BTreeMap<PathBuf, &FileProjection>> {
-    let mut clean = BTreeMap::new();
-    for (path, file) in payload {
-        let refuse = |why: &str| Err(invalid(format!("the path {path:?} of a volume's file {why}")));
-        let mut parts: Vec<&str> = Vec::new();
-        if path.starts_with('/') {
-            return refuse("must be relative");
-        }
-        for part in path.split('/').filter(|part| !matches!(*part, "" | ".")) {
-            if part == ".." {
-                return refuse("must not contain '..'");
-            }
-            if part.len() > MAX_NAME {
-                return refuse("has a name that is too long");
-            }
-            parts.push(part);
-        }
-        match parts.first() {
-            None => return refuse("must not be empty"),
-            Some(first) if first.starts_with("..") => return refuse("must not begin with '..'"),
-            Some(_) if path.len() > MAX_PATH => return refuse("is too long"),
-            Some(_) if path.contains('\0') => return refuse("must not contain a NUL"),
-            Some(_) => clean.insert(parts.iter().collect::<PathBuf>(), file),
-        };
-    }
-    let is_file = |parent: &&Path| !parent.as_os_str().is_empty() && clean.contains_key(*parent);
-    for path in clean.keys() {
-        if let Some(parent) = path.ancestors().skip(1).find(is_file) {
-            let (path, parent) = (path.display(), parent.display());
-            return Err(invalid(format!(
-                "the path \"{path}\" of a volume's file is below the file \"{parent}\""
-            )));
-        }
-    }
-    Ok(clean)
 }
 
 struct Volume<'a> {
@@ -254,7 +189,7 @@ impl Volume<'_> {
 
     fn make_folder(&self, now: SystemTime) -> io::Result<OsString> {
         for attempt in 0..1000 {
-            let name = OsString::from(folder_name(now, attempt));
+            let name = OsString::from(stamp::name(now, attempt));
             match mkdirat(self.fd, &name, Mode::from_raw_mode(0o755)) {
                 Ok(()) => {
                     step("the new folder is made");

@@ -105,14 +105,7 @@ impl MountTable {
     /// Source: mount-utils 1.36, `SearchMountPoints`.
     #[must_use]
     pub fn refs(&self, path: &Path) -> Vec<&MountPoint> {
-        let holds = |point: &&MountPoint| path.starts_with(&point.target);
-        // Of those that hold it the deepest, and the last of them: it hides the others.
-        let Some(holder) = self
-            .points
-            .iter()
-            .filter(holds)
-            .max_by_key(|point| point.target.components().count())
-        else {
+        let Some(holder) = self.holder(path) else {
             return Vec::new();
         };
         let inner = path.strip_prefix(&holder.target).unwrap_or(Path::new(""));
@@ -125,6 +118,15 @@ impl MountTable {
             .iter()
             .filter(|point| point.device == holder.device && point.root == root && point.target != path)
             .collect()
+    }
+
+    /// The mount that `path` is on, itself or a folder above it.
+    #[must_use]
+    pub fn holder(&self, path: &Path) -> Option<&MountPoint> {
+        let holds = |point: &&MountPoint| path.starts_with(&point.target);
+        // Of those that hold it the deepest, and the last of them: it hides the others.
+        let holders = self.points.iter().filter(holds);
+        holders.max_by_key(|point| point.target.components().count())
     }
 
     fn in_order(&self, wanted: impl Fn(&Path) -> bool) -> Vec<&MountPoint> {

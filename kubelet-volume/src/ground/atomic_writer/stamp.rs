@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name for that time. Of several at one time each has an attempt of its own.
-pub(crate) fn name(now: SystemTime, attempt: u32) -> String {
+pub(super) fn name(now: SystemTime, attempt: u32) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, of_day) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);

@@ -293,7 +293,9 @@ fn a_reader_never_sees_a_mixture() {
             let mut reads = 0_u32;
             while !stop.load(Ordering::Relaxed) || reads == 0 {
                 // Who holds the folder that the link leads to reads one set.
-                let folder = fs::canonicalize(dir.join("..data")).unwrap();
+                let Ok(folder) = fs::canonicalize(dir.join("..data")) else {
+                    continue; // Removed between the link and what it led to.
+                };
                 let texts = ["a", "dir/b"].map(|name| fs::read_to_string(folder.join(name)));
                 if let [Ok(a), Ok(b)] = texts {
                     assert_eq!(a, b);
@@ -308,7 +310,7 @@ fn a_reader_never_sees_a_mixture() {
             }
             reads
         });
-        for round in 0..200 {
+        for round in 0..100 {
             put(&dir, if round % 2 == 0 { &NEW } else { &OLD }).unwrap();
         }
         stop.store(true, Ordering::Relaxed);

@@ -28,7 +28,7 @@ pub struct MountOptions {
     pub dir_sync: bool,
     /// With a bind, mounts below the source come along (`rbind`).
     pub recursive: bool,
-    /// All else, in the order given: options of the file system, and those for programs (`_netdev`).
+    /// All else, in the order given: options of the file system, and those for programs (`_netdev`). A bind has none.
     pub data: Vec<String>,
 }
 

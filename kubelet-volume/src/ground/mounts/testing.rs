@@ -53,13 +53,16 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let mounts = SystemMounts::default();
-        let table = mounts.table().unwrap_or_default();
-        for point in table.at_or_below(&self.root) {
-            if let Err(error) = mounts.unmount(&point.target) {
-                // What is below is not this test's: it stays.
-                self.dir.disable_cleanup(true);
-                eprintln!("{error}");
-            }
+        let unmounted = mounts.table().and_then(|table| {
+            let points = table.at_or_below(&self.root).into_iter();
+            points
+                .map(|point| mounts.unmount(&point.target))
+                .fold(Ok(()), std::io::Result::and)
+        });
+        if let Err(error) = unmounted {
+            // What is below a mount is not this test's: it stays.
+            self.dir.disable_cleanup(true);
+            eprintln!("{error}");
         }
     }
 }
