@@ -1,0 +1,3 @@
+//! For tests of volume plugins.
+
+pub use crate::ground::mounts::scripted::{MountCall, MountOp, ScriptedMounts};
