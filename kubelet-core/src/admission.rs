@@ -28,7 +28,7 @@ pub use ledger::Ledger;
 pub use machine::{MachineError, MachineInfo};
 pub use node::NodeView;
 pub(crate) use node_fit::NO_STRICT_GROUPS;
-pub use node_fit::NodeFit;
+pub use node_fit::{NodeFit, node_selector_matches};
 pub use settings::NodeSettings;
 pub(crate) use sysctls::{Sysctls, kernel_version, sysctl_name};
 

@@ -63,7 +63,7 @@ pub use actions::{
 };
 pub use admission::{
     Abilities, AbsentParts, ActivePods, Admission, AdmitHandler, AdmitRequest, Ledger, MachineError, MachineInfo,
-    NodeFit, NodeSettings, NodeView, Operation, Shortage,
+    NodeFit, NodeSettings, NodeView, Operation, Shortage, node_selector_matches,
 };
 pub use allocator::{ContainerResources, ResourceAllocator};
 pub use backoff::{BackoffDecision, CrashBackoff, CrashBackoffSettings, CrashKey, KeyedBackoff, go_duration};

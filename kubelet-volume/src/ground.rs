@@ -6,6 +6,7 @@ pub(crate) mod atomic_writer;
 pub(crate) mod command;
 pub(crate) mod crash;
 pub(crate) mod failure;
+pub(crate) mod folders;
 pub(crate) mod format;
 pub(crate) mod loop_device;
 pub(crate) mod mount_table;

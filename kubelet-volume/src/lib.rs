@@ -1,11 +1,19 @@
 #![doc = include_str!("../README.md")]
 
-#[allow(
-    dead_code,
-    reason = "the volume manager and its plugins take these up one after the other"
-)]
+#[allow(dead_code, reason = "devices come with the next types of volumes")]
 mod ground;
+mod manager;
+mod plugin;
+mod plugins;
+mod seen;
 pub mod testing;
+mod turns;
 
 pub use ground::mount_table::{MountPoint, MountTable};
 pub use ground::mounts::{MountOptions, Mounts, SystemMounts};
+pub use ground::ownership::ChangePolicy;
+pub use manager::{VolumeSettings, Volumes};
+pub use plugin::{
+    Measure, Ownership, Placed, PluginFeatures, PluginNode, Refresh, SetUp, TearDown, VolumeFault, VolumeMode,
+    VolumePlugin, VolumeSpec,
+};

@@ -9,6 +9,7 @@ mod tests;
 
 use super::ports::PortClaim;
 use super::{Admission, AdmitHandler, AdmitRequest, Operation, Shortage};
+pub use affinity::node_selector_matches;
 use failure::FitFailure;
 pub(super) use resources::is_extended;
 

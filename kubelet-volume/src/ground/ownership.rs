@@ -28,8 +28,11 @@ const NEXT_PROGRESS: Duration = Duration::from_secs(60);
 const TICK: u64 = 256;
 
 /// When all of a volume is gone through (`fsGroupChangePolicy`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ChangePolicy {
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChangePolicy {
+    /// Each time.
+    #[default]
     Always,
     /// Only if its root has not got the group and the mode yet. It gets them last, so that a change that was cut off is
     /// done again.
@@ -73,6 +76,16 @@ pub(crate) struct Applied {
     pub(crate) entries: u64,
     /// How many of these could not be changed.
     pub(crate) failures: u64,
+}
+
+/// The same as [`apply`] for volumes that are never large: nobody looks on.
+pub(crate) fn apply_to_small(root: &Path, group: Group, cancelled: &AtomicBool) -> io::Result<Applied> {
+    let mut watch = Watch {
+        cancelled,
+        elapsed: &|| Duration::ZERO,
+        progress: &mut |_, _| {},
+    };
+    apply(root, group, &mut watch)
 }
 
 /// Gives the folder `root` and all in it to the group: what is in a folder before the folder, `root` last. Of links the

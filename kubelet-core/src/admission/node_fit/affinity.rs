@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec};
 
 use crate::admission::NodeView;
 
@@ -20,7 +20,12 @@ pub(super) fn matches(spec: &PodSpec, node: &NodeView) -> bool {
         .as_ref()
         .and_then(|affinity| affinity.node_affinity.as_ref())
         .and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
-    selected && required.is_none_or(|required| required.node_selector_terms.iter().any(|term| matches_term(term, node)))
+    selected && required.is_none_or(|required| node_selector_matches(required, node))
+}
+
+/// Whether a node is one that is selected, such as by the affinity of a persistent volume: by one of the terms at least.
+pub fn node_selector_matches(selector: &NodeSelector, node: &NodeView) -> bool {
+    selector.node_selector_terms.iter().any(|term| matches_term(term, node))
 }
 
 /// An empty term matches no node. A requirement that cannot be understood makes its term match none.

@@ -1,0 +1,100 @@
+//! Making the folders of volumes, and unmounting what is in them.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::Path;
+
+use super::failure::{at, refused};
+use super::mounts::{Mounts, unmount_all};
+use super::removal::remove_empty;
+use super::safe_path::safe_make_dirs;
+
+/// Makes a folder in one that is there, or takes the one that is there, with exactly `mode` whatever the umask is. What is
+/// mounted there keeps its own.
+pub(crate) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(dir) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let found = fs::symlink_metadata(dir).map_err(|error| at("cannot look at", dir, error))?;
+            if !found.is_dir() {
+                return Err(refused(dir, "is no folder"));
+            }
+            return Ok(());
+        }
+        Err(error) => return Err(at("cannot make", dir, error)),
+    }
+    fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(|error| at("cannot set the mode of", dir, error))
+}
+
+/// Makes a folder and those above it, as far as they are not there.
+pub(crate) fn make_dirs(dir: &Path, mode: u32) -> io::Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(mode).create(dir);
+    made.map_err(|error| at("cannot make", dir, error))
+}
+
+/// Removes a folder that is empty; one that is not there is no error.
+///
+/// # Errors
+/// If there is anything in it: nobody knows what, and it stays.
+pub(crate) fn remove_emptied(dir: &Path) -> io::Result<()> {
+    if remove_empty(dir)? {
+        return Ok(());
+    }
+    Err(refused(dir, "holds what no plugin made, and stays"))
+}
+
+/// Makes folders in a volume, never out of it.
+pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::Result<()> {
+    safe_make_dirs(root, relative, mode).map(drop)
+}
+
+/// Unmounts what is mounted at a folder and below it, deepest first. What is in use is an error.
+pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
+    // A link is none of ours, whatever it leads to.
+    let is_dir = match fs::symlink_metadata(dir) {
+        Ok(found) => found.is_dir(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        // Its server may be gone: it is mounted then.
+        Err(_) => true,
+    };
+    if !is_dir {
+        return Ok(());
+    }
+    // Of the folder's path, not of what is mounted there, links are resolved.
+    let real = match (dir.parent(), dir.file_name()) {
+        (Some(above), Some(name)) => above
+            .canonicalize()
+            .map_err(|error| at("cannot resolve", above, error))?
+            .join(name),
+        _ => return Err(refused(dir, "is no folder of a volume")),
+    };
+    let table = mounts.table()?;
+    for mount in table.at_or_below(&real) {
+        mounts.unmount(&mount.target)?;
+    }
+    unmount_all(mounts, dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::make_dir;
+
+    #[test]
+    fn a_folder_has_its_mode_and_one_that_is_there_stays() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("a");
+        let mode = || fs::metadata(&dir).unwrap().permissions().mode() & 0o7777;
+        make_dir(&dir, 0o777).unwrap();
+        assert_eq!(mode(), 0o777, "whatever the umask is");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o2770)).unwrap();
+        make_dir(&dir, 0o777).unwrap();
+        assert_eq!(mode(), 0o2770, "as it was given over to a group");
+        symlink(&dir, root.path().join("link")).unwrap();
+        assert!(make_dir(&root.path().join("link"), 0o777).is_err());
+        assert!(make_dir(&root.path().join("b/c"), 0o777).is_err());
+    }
+}

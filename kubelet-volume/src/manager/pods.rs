@@ -1,0 +1,99 @@
+//! What is known of the volumes of each pod in this life of the agent.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kubelet_core::{ObjectKey, PodUid, VolumeUsage};
+use tokio::time::Instant;
+
+use crate::plugin::{Placed, VolumeMode, VolumePlugin};
+use crate::seen::Seen;
+
+/// Why a volume is not as it should be.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) message: String,
+    pub(super) delay: Duration,
+    /// Not to be tried again before.
+    pub(super) until: Instant,
+}
+
+/// Where a volume came from, and what was made of it.
+#[derive(Clone, Debug)]
+pub(super) struct Made {
+    pub(super) plugin: Arc<dyn VolumePlugin>,
+    /// The name of its folder.
+    pub(super) inner: String,
+    pub(super) mode: VolumeMode,
+    /// The claim that it is of.
+    pub(super) claim: Option<String>,
+    /// Whether it is not written.
+    pub(super) read_only: bool,
+    pub(super) groups: Vec<u32>,
+    pub(super) placed: Placed,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct VolumeState {
+    /// What is there, as it was last set up.
+    pub(super) made: Option<Made>,
+    pub(super) failed: Option<Failure>,
+    /// Something that it was made from changed since.
+    pub(super) is_stale: bool,
+    /// The objects that it was made from, as they were then.
+    pub(super) objects: BTreeMap<ObjectKey, Seen>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PodState {
+    /// By their names in the pod.
+    pub(super) volumes: BTreeMap<String, VolumeState>,
+    pub(super) usage: Option<(Instant, Arc<[VolumeUsage]>)>,
+}
+
+/// All pods that have volumes.
+#[derive(Debug, Default)]
+pub(super) struct Pods(Mutex<BTreeMap<PodUid, PodState>>);
+
+impl Pods {
+    pub(super) fn lock(&self) -> MutexGuard<'_, BTreeMap<PodUid, PodState>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of one volume; what was never heard of is new.
+    pub(super) fn volume(&self, uid: &PodUid, name: &str) -> VolumeState {
+        let pods = self.lock();
+        let found = pods.get(uid).and_then(|pod| pod.volumes.get(name));
+        found.cloned().unwrap_or_default()
+    }
+
+    /// Changes what is known of one volume.
+    pub(super) fn change(&self, uid: &PodUid, name: &str, change: impl FnOnce(&mut VolumeState)) {
+        let mut pods = self.lock();
+        change(
+            pods.entry(uid.clone())
+                .or_default()
+                .volumes
+                .entry(name.to_owned())
+                .or_default(),
+        );
+    }
+
+    /// What was last measured, with how old that is now.
+    pub(super) fn usage(&self, uid: &PodUid) -> Arc<[VolumeUsage]> {
+        let pods = self.lock();
+        let Some((at, usage)) = pods.get(uid).and_then(|pod| pod.usage.as_ref()) else {
+            return Arc::new([]);
+        };
+        let age = at.elapsed();
+        usage
+            .iter()
+            .cloned()
+            .map(|mut of| {
+                of.age = age;
+                of
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! Volumes that are made from objects: files that are replaced as a whole.
+//!
+//! Source: kubelet 1.36, `secret/secret.go`, `configmap/configmap.go`, `projected/projected.go`.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime};
+
+use super::{empty_dir, memory, nested};
+use crate::ground::atomic_writer::{self, FileProjection, Payload};
+use crate::ground::folders::{make_dir, make_dirs_within};
+use crate::ground::mounts::Mounts;
+use crate::ground::ownership::{self, ChangePolicy, Group};
+use crate::plugin::{Measure, Placed, PluginFeatures, SetUp, TearDown, VolumeFault};
+
+/// The mode of files of which nothing is said. The API fills that in; manifests may have come another way.
+pub(super) const DEFAULT_MODE: i32 = 0o644;
+
+/// Where files are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// In memory, so that they are on no disk after the pod.
+    Memory,
+    Disk,
+}
+
+/// What all volumes of files can do.
+pub(super) fn features(is_ephemeral: bool) -> PluginFeatures {
+    PluginFeatures {
+        measure: Measure::Files,
+        is_ephemeral,
+        ..PluginFeatures::default()
+    }
+}
+
+/// A file with a mode as the API has it.
+pub(super) fn file(bytes: impl Into<Vec<u8>>, mode: i32) -> FileProjection {
+    FileProjection {
+        bytes: bytes.into(),
+        mode: u32::try_from(mode).unwrap_or_default() & 0o7777,
+        owner: None,
+    }
+}
+
+/// Puts files in the volume, all at once.
+pub(super) async fn place(cx: &SetUp<'_>, payload: Payload, backing: Backing) -> Result<Placed, VolumeFault> {
+    let fingerprint = fingerprint(&payload, cx);
+    let mut placed = Placed::at(cx.dir);
+    placed.read_only = true;
+    placed.selinux_relabel = true;
+    placed.fingerprint = Some(fingerprint);
+    if cx.is_repeated && cx.fingerprint == Some(fingerprint) {
+        return Ok(placed);
+    }
+    let work = Work {
+        dir: cx.dir.to_owned(),
+        scratch: wrapped(cx.scratch, cx.volume.name()),
+        backing,
+        size: memory::size_bytes(cx.pod, &cx.node.context.node.now(), None),
+        may_be_on_disk: cx.node.secrets_on_disk,
+        nested: nested::mount_points(cx.pod, cx.volume.name()).into_iter().collect(),
+        group: cx.ownership.fs_group,
+        now: wall_time(cx),
+        payload,
+    };
+    let mounts = cx.node.mounts.clone();
+    cx.blocking(move |given_up| work.carry_out(&*mounts, given_up)).await?;
+    Ok(placed)
+}
+
+/// What folders are named for.
+fn wall_time(cx: &SetUp<'_>) -> SystemTime {
+    let millis = u64::try_from(cx.node.context.clock.now().as_millisecond()).unwrap_or_default();
+    SystemTime::UNIX_EPOCH + Duration::from_millis(millis)
+}
+
+/// Has the files of a volume gone.
+pub(super) async fn remove(cx: &TearDown<'_>) -> Result<(), VolumeFault> {
+    empty_dir::remove(cx, wrapped(cx.scratch, cx.name)).await
+}
+
+/// What is kept beside a volume of files: upstream has it among the scratch folders of emptyDirs.
+fn wrapped(scratch: &Path, name: &str) -> PathBuf {
+    // `plugins/<own name>/<volume>` -> `plugins`
+    let plugins = scratch.ancestors().nth(2).unwrap_or(scratch);
+    plugins
+        .join(empty_dir::NAME.replace('/', "~"))
+        .join(format!("wrapped_{name}"))
+}
+
+fn fingerprint(payload: &Payload, cx: &SetUp<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (path, file) in payload {
+        (path, &file.bytes, file.mode, file.owner).hash(&mut hasher);
+    }
+    cx.ownership.fs_group.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// All that is done on disk.
+#[derive(Debug)]
+struct Work {
+    dir: PathBuf,
+    scratch: PathBuf,
+    backing: Backing,
+    size: Option<u64>,
+    may_be_on_disk: bool,
+    /// The folders that other mounts come to lie on.
+    nested: Vec<PathBuf>,
+    group: Option<u32>,
+    now: SystemTime,
+    payload: Payload,
+}
+
+impl Work {
+    fn carry_out(&self, mounts: &dyn Mounts, given_up: &AtomicBool) -> io::Result<()> {
+        make_dir(&self.dir, empty_dir::MODE)?;
+        if self.backing == Backing::Memory
+            && let Err(error) = memory::mount(mounts, &self.dir, self.size)
+        {
+            let is_denied = error.kind() == io::ErrorKind::PermissionDenied;
+            if !(is_denied && self.may_be_on_disk) {
+                return Err(error);
+            }
+            // For their owner alone, as what is in them is.
+            make_dir(&self.dir, 0o700)?;
+        }
+        empty_dir::mark_ready(&self.scratch)?;
+        for point in &self.nested {
+            make_dirs_within(&self.dir, point, 0o755)?;
+        }
+        let group = self.group;
+        let dir = self.dir.clone();
+        atomic_writer::write(&self.dir, &self.payload, self.now, mounts, move |_| match group {
+            // All of it: also links, and what was there before, which is read until it is replaced.
+            Some(gid) => {
+                let group = Group {
+                    gid,
+                    read_only: true,
+                    policy: ChangePolicy::Always,
+                };
+                ownership::apply_to_small(&dir, group, given_up).map(drop)
+            }
+            None => Ok(()),
+        })?;
+        Ok(())
+    }
+}

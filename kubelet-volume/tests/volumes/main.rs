@@ -1,0 +1,10 @@
+//! Volumes of pods on a real disk, with a real table of mounts.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests: a panic is the failure")]
+
+mod files;
+mod harness;
+mod leftovers;
+mod persistent;
+mod scratch;
+mod waiting;
