@@ -42,6 +42,11 @@ impl Shared {
         fail_with(join_all(parts).await).map_err(failed)?;
         let volumes = left.volumes.iter().map(|of| self.tear_down(node, uid, of));
         fail_with(join_all(volumes).await).map_err(failed)?;
+        // What plugins keep beside goes with their volumes. Of a volume that was made or removed by half only that is left.
+        let at = pod_dir.clone();
+        let scratch = on_disk(move || scratch(&at)).await.map_err(failed)?;
+        let volumes = scratch.iter().map(|of| self.tear_down(node, uid, of));
+        fail_with(join_all(volumes).await).map_err(failed)?;
         on_disk(move || remove_folders(&pod_dir)).await.map_err(failed)?;
         let known = self.pods.lock().remove(uid);
         for volume in known.into_iter().flat_map(|pod| pod.volumes.into_values()) {
@@ -113,21 +118,24 @@ impl Leftovers {
                     .extend(inside.into_iter().map(|name| (mode, folder.clone(), name)));
             }
         }
-        let plugins = pod_dir.join("plugins");
-        for folder in names_in(&plugins)? {
-            for name in names_in(&plugins.join(&folder))? {
-                let is_known = left
-                    .volumes
-                    .iter()
-                    .any(|(_, of, known)| *of == folder && *known == name);
-                if !is_known {
-                    left.volumes.insert((VolumeMode::Filesystem, folder.clone(), name));
-                }
-            }
-        }
         left.parts = sub_path::volumes(pod_dir)?;
         Ok(left)
     }
+}
+
+/// The volumes of which something is kept beside.
+fn scratch(pod_dir: &Path) -> io::Result<Vec<Left>> {
+    let plugins = pod_dir.join("plugins");
+    let mut found = Vec::new();
+    for folder in names_in(&plugins)? {
+        let names = names_in(&plugins.join(&folder))?;
+        found.extend(
+            names
+                .into_iter()
+                .map(|name| (VolumeMode::Filesystem, folder.clone(), name)),
+        );
+    }
+    Ok(found)
 }
 
 /// The names in a folder; none if it is not there, or is none. A link to a folder is none.
