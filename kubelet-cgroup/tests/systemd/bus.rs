@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use kubelet_testing::contract::skip;
 use tempfile::TempDir;
+use zbus::Connection;
 
 pub(crate) struct PrivateBus {
     dir: TempDir,
@@ -68,7 +69,8 @@ impl Drop for PrivateBus {
     }
 }
 
-fn configuration(socket: &Path) -> String {
+/// A bus on which everybody may do all, at that socket.
+pub(crate) fn configuration(socket: &Path) -> String {
     format!(
         "<busconfig>
            <type>session</type>
@@ -82,4 +84,9 @@ fn configuration(socket: &Path) -> String {
          </busconfig>",
         socket.display()
     )
+}
+
+/// A connection, if there is a bus.
+pub(crate) async fn try_connect(address: &str) -> Option<Connection> {
+    zbus::connection::Builder::address(address).build().await.ok()
 }

@@ -56,24 +56,28 @@ impl Root {
         CgroupManager::new(settings)
     }
 
-    /// The folders of a pod in the hierarchies that are used.
     fn pod_folders(&self, uid: &PodUid) -> Vec<PathBuf> {
-        let pods = format!("{}-kubepods", self.name);
-        let pod = format!("pod{}.slice", uid.as_str().replace('-', "_"));
-        let mut found = Vec::new();
-        for root in CgroupRoot::hierarchies() {
-            let is_used = is_one_of(&root, &OF_SYSTEMD[..6]) || is_one_of(&root, &USED);
-            let root = root.join(format!("{}.slice/{pods}.slice", self.name));
-            for folder in [
-                format!("{pods}-{pod}"),
-                format!("{pods}-burstable.slice/{pods}-burstable-{pod}"),
-                format!("{pods}-besteffort.slice/{pods}-besteffort-{pod}"),
-            ] {
-                found.extend(Some(root.join(folder)).filter(|folder| is_used && folder.exists()));
-            }
-        }
-        found
+        pod_folders(&CgroupRoot::hierarchies(), &self.name, uid)
     }
+}
+
+/// The folders of a pod in those hierarchies that are used.
+pub(crate) fn pod_folders(hierarchies: &[PathBuf], root: &str, uid: &PodUid) -> Vec<PathBuf> {
+    let pods = format!("{root}-kubepods");
+    let pod = format!("pod{}.slice", uid.as_str().replace('-', "_"));
+    let mut found = Vec::new();
+    for hierarchy in hierarchies {
+        let is_used = is_one_of(hierarchy, &OF_SYSTEMD[..6]) || is_one_of(hierarchy, &USED);
+        let above = hierarchy.join(format!("{root}.slice/{pods}.slice"));
+        for folder in [
+            format!("{pods}-{pod}"),
+            format!("{pods}-burstable.slice/{pods}-burstable-{pod}"),
+            format!("{pods}-besteffort.slice/{pods}-besteffort-{pod}"),
+        ] {
+            found.extend(Some(above.join(folder)).filter(|folder| is_used && folder.exists()));
+        }
+    }
+    found
 }
 
 fn is_one_of(root: &Path, names: &[&str]) -> bool {
@@ -111,10 +115,10 @@ fn clear(folder: &Path) {
 }
 
 /// A child of the test, in these folders.
-struct Process(Mutex<Child>);
+pub(crate) struct Process(Mutex<Child>);
 
 impl Process {
-    fn new(folders: &[PathBuf]) -> Self {
+    pub(crate) fn new(folders: &[PathBuf]) -> Self {
         let joins: String = folders
             .iter()
             .map(|folder| format!("echo $$ > {}/cgroup.procs && ", folder.display()))
@@ -135,7 +139,7 @@ impl Process {
         Self(Mutex::new(child))
     }
 
-    fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         self.0.lock().unwrap().try_wait().unwrap().is_none()
     }
 }

@@ -13,6 +13,8 @@ use zbus::message::{Header, Type};
 use zbus::wire::OwnedVariant;
 use zbus::{Connection, Message, MessageStream, ObjectPath, Variant};
 
+use crate::bus::try_connect;
+
 const NAME: &str = "org.freedesktop.systemd1";
 const PATH: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
@@ -87,7 +89,7 @@ impl FakeSystemd {
 }
 
 pub(crate) async fn connect(address: &str) -> Connection {
-    zbus::connection::Builder::address(address).build().await.unwrap()
+    try_connect(address).await.unwrap()
 }
 
 /// Tells of the end of a job as systemd would.
