@@ -92,12 +92,14 @@ pub(crate) async fn connect(address: &str) -> Connection {
     try_connect(address).await.unwrap()
 }
 
-/// Tells of the end of a job as systemd would.
-pub(crate) async fn tell_end(connection: &Connection, (id, unit, result): (u32, &str, &str)) -> zbus::Result<()> {
+/// Tells of the end of a job as systemd would, all who want to know or that one.
+pub(crate) async fn tell_end(
+    connection: &Connection,
+    to: Option<&str>,
+    (id, unit, result): (u32, &str, &str),
+) -> zbus::Result<()> {
     let body = (id, job(id), unit, result);
-    connection
-        .emit_signal(None::<&str>, PATH, MANAGER, "JobRemoved", &body)
-        .await
+    connection.emit_signal(to, PATH, MANAGER, "JobRemoved", &body).await
 }
 
 fn job(id: u32) -> ObjectPath<'static> {
@@ -164,13 +166,13 @@ async fn answer(state: &Mutex<State>, connection: &Connection, message: &Message
                 (state.jobs, result, is_told, state.hurried)
             };
             if is_told && hurried {
-                tell_end(connection, (id, &unit, result)).await?;
+                tell_end(connection, None, (id, &unit, result)).await?;
             }
             connection.reply(&header, &job(id)).await?;
             if is_told && !hurried {
                 // That of another job of this unit, first.
-                tell_end(connection, (id + 1000, &unit, "canceled")).await?;
-                tell_end(connection, (id, &unit, result)).await?;
+                tell_end(connection, None, (id + 1000, &unit, "canceled")).await?;
+                tell_end(connection, None, (id, &unit, result)).await?;
             }
             Ok(())
         }
