@@ -22,8 +22,9 @@ const MANAGER: &str = "org.freedesktop.systemd1.Manager";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Nested {
+    // First: what it holds goes after it.
+    _outer: Outer,
     dir: TempDir,
-    outer: Child,
     systemd: u32,
     watch: Connection,
     _cgroups: CgroupRoot,
@@ -35,7 +36,7 @@ impl Nested {
         match Self::new(test).await {
             Ok(nested) => Some(nested),
             Err(why) => {
-                eprintln!("{test} is skipped: no systemd of its own: {why}");
+                say_skipped(test, &why);
                 None
             }
         }
@@ -70,7 +71,7 @@ impl Nested {
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn();
-        let mut outer = Outer(Some(outer.map_err(|error| error.to_string())?));
+        let mut outer = Outer(outer.map_err(|error| error.to_string())?);
         let up = tokio::time::timeout(PATIENCE, is_up(dir.path(), &mut outer)).await;
         let log = || fs::read_to_string(dir.path().join("log")).unwrap_or_default();
         let watch = match up {
@@ -78,13 +79,12 @@ impl Nested {
             Ok(None) => return Err(format!("it has ended: {}", log())),
             Err(_) => return Err(format!("it does not come up: {}", log())),
         };
-        let outer = outer.0.take().unwrap();
-        let pid = outer.id();
+        let pid = outer.0.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).map_err(|e| e.to_string())?;
         let systemd = children.trim().parse().map_err(|_| format!("children: {children:?}"))?;
         Ok(Self {
+            _outer: outer,
             dir,
-            outer,
             systemd,
             watch,
             _cgroups: cgroups,
@@ -148,23 +148,22 @@ impl Nested {
     }
 }
 
-impl Drop for Nested {
-    fn drop(&mut self) {
-        let _ = self.outer.kill();
-        let _ = self.outer.wait();
-    }
-}
-
-/// Ends with what it is in.
-struct Outer(Option<Child>);
+/// What all of it ends with.
+struct Outer(Child);
 
 impl Drop for Outer {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "a skipped test says so where the test runner shows it"
+)]
+fn say_skipped(test: &str, why: &str) {
+    eprintln!("{test} is skipped: no systemd of its own: {why}");
 }
 
 fn address(dir: &Path) -> String {
@@ -173,7 +172,7 @@ fn address(dir: &Path) -> String {
 
 /// A connection to its bus once it answers there; nothing if it has ended.
 async fn is_up(dir: &Path, outer: &mut Outer) -> Option<Connection> {
-    let child = outer.0.as_mut().unwrap();
+    let child = &mut outer.0;
     while child.try_wait().unwrap().is_none() {
         if let Some(connection) = try_connect(&address(dir)).await {
             let property = ("org.freedesktop.systemd1.Manager", "Version");
