@@ -27,9 +27,18 @@ pub(crate) enum Left {
     Something,
 }
 
+/// How much of a cgroup is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upto {
+    /// All but the folder with its mark: somebody else has to let go of it first.
+    Mark,
+    /// All.
+    All,
+}
+
 /// Kills what is in a cgroup and in those inside of it, and removes them, in all hierarchies. The first one comes last, so that
 /// the mark is there for as long as anything is.
-pub(crate) fn pass(tree: &Tree, path: &Path) -> Result<Left, CgroupError> {
+pub(crate) fn pass(tree: &Tree, path: &Path, upto: Upto) -> Result<Left, CgroupError> {
     let all: Vec<PathBuf> = tree
         .hierarchies
         .iter()
@@ -40,10 +49,14 @@ pub(crate) fn pass(tree: &Tree, path: &Path) -> Result<Left, CgroupError> {
         inside.push(subtree(folder)?);
     }
     kill(tree, path, &inside)?;
+    let stays = match upto {
+        Upto::Mark => tree.marked(path),
+        Upto::All => None,
+    };
     let mut left = Left::Nothing;
     for folders in inside.iter().rev() {
         // Each after those inside of it.
-        for folder in folders.iter().rev() {
+        for folder in folders.iter().rev().filter(|folder| stays.as_ref() != Some(*folder)) {
             match fs::remove_dir(folder) {
                 Ok(()) => {}
                 Err(error) if is_gone(&error) => {}
@@ -240,9 +253,13 @@ mod tests {
 
     use kubelet_core::CgroupError;
 
-    use super::{Left, pass};
+    use super::{Left, Upto};
     use crate::files;
     use crate::tree::{Hierarchy, Tree, Version};
+
+    fn pass(tree: &Tree, path: &Path) -> Result<Left, CgroupError> {
+        super::pass(tree, path, Upto::All)
+    }
 
     /// A cgroup of one of the real hierarchies of this machine, for as long as the test runs.
     struct Real {
@@ -357,6 +374,19 @@ mod tests {
     fn all_that_is_in_a_cgroup_of_v2_ends_and_it_goes() {
         if let Some(real) = Real::unified("all_v2") {
             ends_what_runs(&real);
+        }
+    }
+
+    #[test]
+    fn all_that_is_in_a_cgroup_ends_while_its_mark_stays() {
+        if let Some(real) = Real::unified("upto_mark") {
+            let mut child = real.shell("app", "exec sleep 4718");
+            let left = (1..20_000).find(|_| {
+                thread::yield_now();
+                super::pass(&real.tree, &real.path, Upto::Mark).unwrap() == Left::Nothing
+            });
+            assert!(left.is_some() && !child.wait().unwrap().success());
+            assert!(real.folder().exists() && !real.folder().join("app").exists());
         }
     }
 

@@ -1,29 +1,26 @@
 //! The cgroups of one agent.
 
 mod open;
+mod steps;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use kubelet_core::{
-    CgroupContext, CgroupDriver, CgroupError, ContainerCgroup, LinuxResources, NodeLimits, PodCgroups, PodLimits,
+    CgroupContext, CgroupError, CgroupLimits, ContainerCgroup, LinuxResources, NodeLimits, PodCgroups, PodLimits,
     PodRecord, PodUid, QosClass,
 };
 
 use crate::enforcement::Enforcement;
-use crate::kill::Left;
-use crate::names::Names;
+use crate::kill::Upto;
+use crate::units;
+use steps::{Refresh, Which};
+use turn::{Subject, blocking};
 
 pub(crate) use open::Open;
-
-/// The pause after the first pass of a removal that has left something; it is doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// How often it is tried to end what does not: for about five seconds in all.
-const PASSES: u32 = 25;
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Where cgroups are, and what of the node is enforced. By default those of this machine, below `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +32,9 @@ pub struct CgroupSettings {
     pub root: String,
     /// What of the node is enforced.
     pub enforcement: Enforcement,
+    /// How systemd is asked (feature `systemd`), where the runtime has it make cgroups.
+    #[cfg(feature = "systemd")]
+    pub systemd: crate::systemd::SystemdSettings,
 }
 
 impl Default for CgroupSettings {
@@ -43,6 +43,8 @@ impl Default for CgroupSettings {
             mount: PathBuf::from("/sys/fs/cgroup"),
             root: "/".to_owned(),
             enforcement: Enforcement::default(),
+            #[cfg(feature = "systemd")]
+            systemd: crate::systemd::SystemdSettings::default(),
         }
     }
 }
@@ -52,8 +54,8 @@ impl Default for CgroupSettings {
 struct Known {
     /// What Burstable pods request, in thousandths of a processor.
     burstable: BTreeMap<PodUid, u64>,
-    /// Pods about which something is done.
-    busy: BTreeSet<PodUid>,
+    /// That about which something is done.
+    busy: BTreeSet<Subject>,
 }
 
 #[derive(Debug)]
@@ -61,13 +63,16 @@ struct Shared {
     settings: CgroupSettings,
     open: Mutex<Option<Arc<Open>>>,
     known: Mutex<Known>,
-    /// Told when something about a pod is done.
+    /// Told when something is done.
     done: tokio::sync::Notify,
-    /// What the class of Burstable pods was given last; held while it is given.
+    /// What the class of Burstable pods was given last.
     burstable_shares: Mutex<Option<u64>>,
 }
 
-/// Makes cgroups as folders, with cgroup v1 and v2. A clone is another handle to the same one.
+/// Makes cgroups with cgroup v1 and v2, as folders or, with feature `systemd`, as slices. A clone is another handle to the same one.
+///
+/// With slices, zbus drives the connection to the bus by tasks of its own on the runtime of whoever called. They end with the
+/// connection, which is closed when the last clone is dropped.
 ///
 /// Names and values are those of the upstream kubelet 1.36, so that tools which look for pods find them.
 #[derive(Clone, Debug)]
@@ -83,20 +88,6 @@ impl Default for CgroupManager {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Something is done about a pod. It is held by the thread that does it, also when nobody waits for it any more: a call that was
-/// dropped ends before the next one begins.
-struct Turn {
-    shared: Arc<Shared>,
-    uid: PodUid,
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        lock(&self.shared.known).busy.remove(&self.uid);
-        self.shared.done.notify_waiters();
-    }
 }
 
 impl CgroupManager {
@@ -117,93 +108,17 @@ impl CgroupManager {
     pub(crate) fn opened(&self) -> Result<Arc<Open>, CgroupError> {
         lock(&self.shared.open).clone().ok_or(CgroupError::NotOpen)
     }
-
-    /// Waits until nothing is done about a pod.
-    async fn turn(&self, uid: &PodUid) -> Turn {
-        loop {
-            let done = self.shared.done.notified();
-            if lock(&self.shared.known).busy.insert(uid.clone()) {
-                return Turn {
-                    shared: self.shared.clone(),
-                    uid: uid.clone(),
-                };
-            }
-            done.await;
-        }
-    }
-
-    /// Does something about a pod again and again until it has left nothing, for a bounded time.
-    async fn until_gone(
-        &self,
-        uid: &PodUid,
-        what: String,
-        pass: impl Fn(&Shared) -> Result<Left, CgroupError> + Send + Sync + 'static,
-    ) -> Result<(), CgroupError> {
-        let pass = Arc::new(pass);
-        let mut pause = FIRST_PAUSE;
-        for _ in 0..PASSES {
-            let pass = pass.clone();
-            if self.about(uid, move |shared| pass(shared)).await? == Left::Nothing {
-                return Ok(());
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-        Err(CgroupError::Busy { what })
-    }
-
-    /// Does something about a pod, on a thread that may wait for the kernel.
-    async fn about<T: Send + 'static>(
-        &self,
-        uid: &PodUid,
-        act: impl FnOnce(&Shared) -> Result<T, CgroupError> + Send + 'static,
-    ) -> Result<T, CgroupError> {
-        let turn = self.turn(uid).await;
-        blocking(move || act(&turn.shared)).await
-    }
-}
-
-async fn blocking<T: Send + 'static>(
-    act: impl FnOnce() -> Result<T, CgroupError> + Send + 'static,
-) -> Result<T, CgroupError> {
-    match tokio::task::spawn_blocking(act).await {
-        Ok(outcome) => outcome,
-        Err(error) => Err(CgroupError::failed("work on cgroups", error)),
-    }
-}
-
-impl Shared {
-    /// Gives the class of Burstable pods the share of what they request together.
-    fn refresh_burstable(&self, open: &Open) -> Result<(), CgroupError> {
-        // Held meanwhile, so that an older sum does not replace a newer one.
-        let mut given = lock(&self.burstable_shares);
-        let milli = lock(&self.known)
-            .burstable
-            .values()
-            .fold(0_u64, |sum, milli| sum.saturating_add(*milli));
-        let shares = kubelet_core::cpu_shares(i64::try_from(milli).unwrap_or(i64::MAX));
-        if *given != Some(shares) {
-            open.set_class_shares(QosClass::Burstable, shares)?;
-            *given = Some(shares);
-        }
-        Ok(())
-    }
 }
 
 #[async_trait]
 impl PodCgroups for CgroupManager {
     async fn open(&self, context: &CgroupContext) -> Result<(), CgroupError> {
-        if context.driver == CgroupDriver::Systemd {
-            return Err(CgroupError::Unsupported {
-                why: "the runtime has systemd make cgroups, which this build cannot ask: have it make plain folders"
-                    .to_owned(),
-            });
-        }
+        units::refuse(context.driver)?;
         let (shared, context) = (self.shared.clone(), context.clone());
+        let open = Arc::new(blocking(move || Open::new(&shared.settings, &context)).await?);
+        self.make_classes(&open, Which::All).await?;
+        let shared = self.shared.clone();
         blocking(move || {
-            let names =
-                Names::new(&shared.settings.root, context.driver).map_err(|why| CgroupError::Unsupported { why })?;
-            let open = Open::new(&shared.settings.mount, names, &context.owner)?;
             // What runs keeps its share while its pod is not known again.
             let left = open.burstable_requests();
             {
@@ -212,7 +127,7 @@ impl PodCgroups for CgroupManager {
                     known.burstable.entry(uid).or_insert(milli);
                 }
             }
-            *lock(&shared.open) = Some(Arc::new(open));
+            *lock(&shared.open) = Some(open);
             Ok(())
         })
         .await
@@ -220,17 +135,27 @@ impl PodCgroups for CgroupManager {
 
     async fn enforce(&self, node: &NodeLimits) -> Result<(), CgroupError> {
         let open = self.opened()?;
-        let (shared, node) = (self.shared.clone(), node.clone());
-        blocking(move || {
-            // Somebody may have changed it.
-            *lock(&shared.burstable_shares) = None;
-            open.make_classes()?;
-            // Each is tried, whatever becomes of the others.
-            open.set_class_shares(QosClass::BestEffort, kubelet_core::cpu_shares(0))
-                .and(shared.refresh_burstable(&open))
-                .and(open.enforce(&shared.settings.enforcement, &node))
-        })
-        .await
+        self.make_classes(&open, Which::Missing).await?;
+        // Each is tried, whatever becomes of the others.
+        let mut least = CgroupLimits::default();
+        least.cpu_shares = Some(kubelet_core::cpu_shares(0));
+        let mut outcome = self.give(&open, open.class(QosClass::BestEffort), &least).await;
+        outcome = outcome.and(self.refresh_burstable(&open, Refresh::Always).await);
+        let what = &self.shared.settings.enforcement;
+        let pods = match what.pods {
+            true => &node.allocatable,
+            false => &node.capacity,
+        };
+        outcome = outcome.and(self.give(&open, open.class(QosClass::Guaranteed), pods).await);
+        for (reserved, limits) in [
+            (&what.system_reserved, &node.system_reserved),
+            (&what.kube_reserved, &node.kube_reserved),
+        ] {
+            if let Some(reserved) = reserved {
+                outcome = outcome.and(self.reserve(&open, reserved, limits).await);
+            }
+        }
+        outcome
     }
 
     fn parent(&self, pod: &PodRecord) -> String {
@@ -243,25 +168,24 @@ impl PodCgroups for CgroupManager {
     async fn exists(&self, pod: &PodRecord) -> Result<bool, CgroupError> {
         let open = self.opened()?;
         let (uid, class) = (pod.uid().clone(), pod.facts().qos);
-        self.about(pod.uid(), move |_| open.tree.exists(&open.path(class, &uid)))
-            .await
+        let turn = self.turn(Subject::Pod(uid.clone())).await;
+        turn.blocking(move |_| open.tree.exists(&open.path(class, &uid))).await
     }
 
     async fn apply(&self, pod: &PodRecord, limits: &PodLimits) -> Result<(), CgroupError> {
         let open = self.opened()?;
         let (uid, class, limits) = (pod.uid().clone(), pod.facts().qos, limits.clone());
-        self.about(pod.uid(), move |shared| {
-            // First: that makes the folder of its class too.
-            open.make_pod(class, &uid)?;
-            if class == QosClass::Burstable {
-                lock(&shared.known)
-                    .burstable
-                    .insert(uid.clone(), limits.cpu_request_milli);
-                shared.refresh_burstable(&open)?;
-            }
-            open.set(&open.path(class, &uid), &limits.cgroup)
-        })
-        .await
+        let turn = self.turn(Subject::Pod(uid.clone())).await;
+        // First: that makes the folder of its class too.
+        self.make_pod(&turn, &open, (class, &uid), &limits.cgroup).await?;
+        if class == QosClass::Burstable {
+            lock(&self.shared.known)
+                .burstable
+                .insert(uid.clone(), limits.cpu_request_milli);
+            self.refresh_burstable(&open, Refresh::Changed).await?;
+        }
+        turn.blocking(move |_| open.set(&open.path(class, &uid), &limits.cgroup))
+            .await
     }
 
     async fn container(
@@ -282,16 +206,15 @@ impl PodCgroups for CgroupManager {
         // What is left of the one before, its counters among it.
         let (of, tree) = (path.clone(), open.clone());
         let this = uid.clone();
-        self.until_gone(&uid, format!("a process in {}", path.display()), move |_| {
+        let what = format!("a process in {}", path.display());
+        let pass = self.until_gone(&uid, what, move |_| {
             tree.refuse_foreign(class, &this)?;
-            crate::kill::pass(&tree.tree, &of)
-        })
-        .await?;
-        self.about(pod.uid(), move |_| {
-            open.make_pod(class, &uid)?;
-            open.make_container(&path, &limits)
-        })
-        .await
+            crate::kill::pass(&tree.tree, &of, Upto::All)
+        });
+        let turn = pass.await?;
+        self.make_pod(&turn, &open, (class, &uid), &CgroupLimits::default())
+            .await?;
+        turn.blocking(move |_| open.make_container(&path, &limits)).await
     }
 
     async fn list(&self) -> Result<Vec<PodUid>, CgroupError> {
@@ -301,14 +224,19 @@ impl PodCgroups for CgroupManager {
 
     async fn destroy(&self, uid: &PodUid) -> Result<(), CgroupError> {
         let open = self.opened()?;
-        let this = uid.clone();
-        self.until_gone(uid, format!("a process in the cgroup of pod {uid}"), move |shared| {
-            let left = open.clear_pod(&this)?;
-            if left == Left::Nothing && lock(&shared.known).burstable.remove(&this).is_some() {
-                shared.refresh_burstable(&open)?;
-            }
-            Ok(left)
-        })
-        .await
+        self.stop_units(&open, uid).await?;
+        let (cleared, this) = (open.clone(), uid.clone());
+        let pass = self.until_gone(uid, in_pod(uid), move |_| cleared.clear_pod(&this, Upto::All));
+        let _turn = pass.await?;
+        let was_known = lock(&self.shared.known).burstable.remove(uid).is_some();
+        match was_known {
+            true => self.refresh_burstable(&open, Refresh::Changed).await,
+            false => Ok(()),
+        }
     }
+}
+
+/// What does not end if something in the cgroup of a pod does not.
+fn in_pod(uid: &PodUid) -> String {
+    format!("a process in the cgroup of pod {uid}")
 }

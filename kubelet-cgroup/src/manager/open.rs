@@ -1,16 +1,19 @@
 //! Cgroups that are open: what is done to them, on the caller's thread.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kubelet_core::{CgroupError, CgroupLimits, ContainerCgroup, LinuxResources, NodeLimits, PodUid, QosClass};
+use kubelet_core::{CgroupContext, CgroupError, CgroupLimits, ContainerCgroup, LinuxResources, PodUid, QosClass};
 
-use crate::enforcement::{Enforcement, Reserved};
+use super::CgroupSettings;
+use crate::enforcement::Reserved;
 use crate::files::{self, failed};
-use crate::kill::{self, Left};
+use crate::kill::{self, Left, Upto};
 use crate::mark::{self, Whose};
 use crate::names::Names;
 use crate::tree::{Tree, Version};
+use crate::units::{self, Units};
 use crate::values::{container_values, milli_of_shares, shares_of_weight, values};
 
 const CLASSES: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
@@ -19,22 +22,43 @@ const CLASSES: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosCl
 pub(crate) struct Open {
     pub(crate) tree: Tree,
     pub(super) names: Names,
+    /// Who is told of them too.
+    pub(super) units: Option<Arc<dyn Units>>,
     owner: String,
     /// Whether it was told that no marks can be set.
     told: AtomicBool,
 }
 
 impl Open {
-    /// Finds the hierarchies, and makes the cgroups of classes.
-    pub(super) fn new(mount: &Path, names: Names, owner: &str) -> Result<Self, CgroupError> {
-        let open = Self {
-            tree: Tree::find(mount)?,
+    /// Finds the hierarchies.
+    pub(super) fn new(settings: &CgroupSettings, context: &CgroupContext) -> Result<Self, CgroupError> {
+        let names = Names::new(&settings.root, context.driver).map_err(|why| CgroupError::Unsupported { why })?;
+        let tree = Tree::find(&settings.mount)?;
+        Ok(Self {
+            units: units::of(context.driver, settings, tree.version)?,
+            tree,
             names,
-            owner: owner.to_owned(),
+            owner: context.owner.clone(),
             told: AtomicBool::new(false),
-        };
-        open.make_classes()?;
-        Ok(open)
+        })
+    }
+
+    /// The cgroups of classes, each after that which it is in.
+    pub(super) fn classes(&self) -> Vec<PathBuf> {
+        let mut all = units::chain(&self.class(QosClass::Guaranteed));
+        all.extend([QosClass::Burstable, QosClass::BestEffort].map(|class| self.class(class)));
+        all
+    }
+
+    /// Those of them of which something is not there.
+    pub(super) fn missing_classes(&self) -> Result<Vec<PathBuf>, CgroupError> {
+        let mut missing = Vec::new();
+        for path in self.classes() {
+            if !self.tree.exists(&path)? {
+                missing.push(path);
+            }
+        }
+        Ok(missing)
     }
 
     pub(super) fn make_classes(&self) -> Result<(), CgroupError> {
@@ -44,7 +68,8 @@ impl Open {
         Ok(())
     }
 
-    fn class(&self, class: QosClass) -> PathBuf {
+    /// Where the cgroup of a class is.
+    pub(super) fn class(&self, class: QosClass) -> PathBuf {
         self.names.path(&self.names.class(class))
     }
 
@@ -57,14 +82,14 @@ impl Open {
         self.tree.set(path, &values(limits, self.tree.version))
     }
 
-    pub(super) fn set_class_shares(&self, class: QosClass, shares: u64) -> Result<(), CgroupError> {
-        let mut limits = CgroupLimits::default();
-        limits.cpu_shares = Some(shares);
-        self.set(&self.class(class), &limits)
-    }
-
     /// Makes the cgroup of a pod, marked before anything else of it is made.
     pub(super) fn make_pod(&self, class: QosClass, uid: &PodUid) -> Result<(), CgroupError> {
+        self.mark_pod(class, uid)?;
+        self.tree.make(&self.path(class, uid))
+    }
+
+    /// Makes the folder with the mark of a pod.
+    pub(super) fn mark_pod(&self, class: QosClass, uid: &PodUid) -> Result<(), CgroupError> {
         let path = self.path(class, uid);
         self.tree.make_marked(&path)?;
         if let Some(folder) = self.tree.marked(&path) {
@@ -79,7 +104,7 @@ impl Open {
                 Err(_) => {}
             }
         }
-        self.tree.make(&path)
+        Ok(())
     }
 
     /// The folder of a pod and its owner, if that is another one.
@@ -149,40 +174,37 @@ impl Open {
         Ok(self.pods(None)?.into_iter().map(|(uid, _)| uid).collect())
     }
 
-    /// Kills what is in a pod's cgroup, and removes it, as far as that goes. What another agent has marked stays; what nobody
-    /// has goes: there are kernels that know no marks.
-    pub(super) fn clear_pod(&self, uid: &PodUid) -> Result<Left, CgroupError> {
-        let mut left = Left::Nothing;
-        for class in CLASSES {
-            if let Some((folder, whose)) = self.foreign(&self.path(class, uid)) {
+    /// Where the cgroup of a pod may be that this one removes. What another agent has marked stays; what nobody has goes: there are
+    /// kernels that know no marks.
+    pub(super) fn removable(&self, uid: &PodUid) -> Vec<PathBuf> {
+        let mut paths = CLASSES.map(|class| self.path(class, uid)).to_vec();
+        paths.retain(|path| match self.foreign(path) {
+            Some((folder, whose)) => {
                 tracing::warn!(folder = %folder.display(), whose, "a cgroup belongs to another agent, and stays");
-                continue;
+                false
             }
-            if kill::pass(&self.tree, &self.path(class, uid))? == Left::Something {
+            None => true,
+        });
+        paths
+    }
+
+    /// Kills what is in a pod's cgroup, and removes it, as far as that goes.
+    pub(super) fn clear_pod(&self, uid: &PodUid, upto: Upto) -> Result<Left, CgroupError> {
+        let mut left = Left::Nothing;
+        for path in self.removable(uid) {
+            if kill::pass(&self.tree, &path, upto)? == Left::Something {
                 left = Left::Something;
             }
         }
         Ok(left)
     }
 
-    /// Sets the limits of the node, as far as they are enforced.
-    pub(super) fn enforce(&self, what: &Enforcement, node: &NodeLimits) -> Result<(), CgroupError> {
-        let pods = match what.pods {
-            true => &node.allocatable,
-            false => &node.capacity,
-        };
-        // Each is tried, whatever becomes of the others.
-        let mut outcome = self.set(&self.class(QosClass::Guaranteed), pods);
-        if let Some(reserved) = &what.system_reserved {
-            outcome = outcome.and(self.reserve(reserved, &node.system_reserved));
-        }
-        if let Some(reserved) = &what.kube_reserved {
-            outcome = outcome.and(self.reserve(reserved, &node.kube_reserved));
-        }
-        outcome
-    }
-
-    fn reserve(&self, reserved: &Reserved, limits: &CgroupLimits) -> Result<(), CgroupError> {
+    /// The cgroup for which something is kept, and what of its limits it is bound to.
+    pub(super) fn reserved(
+        &self,
+        reserved: &Reserved,
+        limits: &CgroupLimits,
+    ) -> Result<(PathBuf, CgroupLimits), CgroupError> {
         let path: PathBuf = Path::new(&reserved.cgroup)
             .components()
             .filter_map(|element| match element {
@@ -198,12 +220,12 @@ impl Open {
                 ),
             });
         }
+        if !reserved.only_compressible {
+            return Ok((path, limits.clone()));
+        }
         let mut own = CgroupLimits::default();
         own.cpu_shares = limits.cpu_shares;
-        match reserved.only_compressible {
-            true => self.set(&path, &own),
-            false => self.set(&path, limits),
-        }
+        Ok((path, own))
     }
 }
 
