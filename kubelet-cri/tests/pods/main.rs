@@ -22,3 +22,4 @@ mod resources;
 mod restart;
 mod security;
 mod stats;
+mod volumes;
