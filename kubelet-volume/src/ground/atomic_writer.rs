@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use rustix::fs::{
@@ -34,6 +34,9 @@ pub(crate) use payload::{FileProjection, Payload};
 
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
+
+/// How many folders this process has made.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// With more files than that the whole file system is synced once, and not each of them.
 const SYNC_EACH: usize = 16;
@@ -188,8 +191,10 @@ impl Volume<'_> {
     }
 
     fn make_folder(&self, now: SystemTime) -> io::Result<OsString> {
-        for attempt in 0..1000 {
-            let name = OsString::from(stamp::name(now, attempt));
+        for _ in 0..1000 {
+            // Never one that was there before, even if the clock stands still: who has resolved the link to it would find
+            // other files than it looks for.
+            let name = OsString::from(stamp::name(now, MADE.fetch_add(1, Ordering::Relaxed)));
             match mkdirat(self.fd, &name, Mode::from_raw_mode(0o755)) {
                 Ok(()) => {
                     step("the new folder is made");

@@ -199,6 +199,9 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
+    use rustix::io::Errno;
+    use rustix::process::{Pid, test_kill_process};
+
     use super::run;
 
     const SHELL: &str = "/bin/sh";
@@ -231,7 +234,17 @@ mod tests {
 
     #[test]
     fn one_that_does_not_end_is_killed() {
-        let error = run(Path::new(SHELL), &["-c", "sleep 600"], Duration::from_millis(100)).unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let script = format!("echo $$ > {}; sleep 600; true", file.display());
+        let error = run(Path::new(SHELL), &["-c", &script], Duration::from_millis(500)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // On a machine that busy it may not even have begun.
+        let pid = std::fs::read_to_string(&file)
+            .ok()
+            .and_then(|text| text.trim().parse().ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            assert_eq!(test_kill_process(pid), Err(Errno::SRCH));
+        }
     }
 }

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The name for that time. Of several at one time each has an attempt of its own.
-pub(super) fn name(now: SystemTime, attempt: u32) -> String {
+/// The name for that time. Of several at one time each has a number of its own.
+pub(super) fn name(now: SystemTime, number: u32) -> String {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, of_day) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
     let (year, month, day) = civil(days);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    let suffix = since.subsec_nanos().wrapping_add(attempt);
+    let suffix = since.subsec_nanos().wrapping_add(number);
     format!("..{year:04}_{month:02}_{day:02}_{hour:02}_{minute:02}_{second:02}.{suffix}")
 }
 

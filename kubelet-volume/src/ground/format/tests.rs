@@ -85,7 +85,11 @@ fn nothing_is_formatted_that_may_have_anything() {
     assert!(matches!(refused(&case, 0, "PTTYPE=gpt\n"), DiskError::UnknownData(_)));
     assert!(matches!(refused(&case, 0, ""), DiskError::UnknownData(_)));
     assert!(matches!(refused(&case, 8, "ambivalent"), DiskError::Io { .. }));
+    // What cannot be read is not empty.
     fs::remove_file(&case.device).unwrap();
+    fs::create_dir(&case.device).unwrap();
+    assert!(matches!(refused(&case, 2, ""), DiskError::Io { what: "read", .. }));
+    fs::remove_dir(&case.device).unwrap();
     assert!(matches!(refused(&case, 2, ""), DiskError::Io { what: "read", .. }));
     fs::write(&case.device, "").unwrap();
     case.options.read_only = true;

@@ -38,7 +38,12 @@ fn tree(test: &str) -> Option<(Place, PathBuf)> {
     let place = Place::without_mounts();
     let root = place.dir("volume");
     place.dir("volume/dir/inner");
-    for (name, mode) in [("file", 0o604), ("dir/suid", 0o4711), ("dir/inner/none", 0o000)] {
+    for (name, mode) in [
+        ("file", 0o604),
+        ("dir/suid", 0o4711),
+        ("dir/inner/none", 0o000),
+        ("dir/all", 0o6770),
+    ] {
         fs::write(root.join(name), "").unwrap();
         fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap();
     }
@@ -63,7 +68,7 @@ fn all_gets_the_group_and_the_modes() {
     assert_eq!(
         run(&root, GROUP).unwrap(),
         Applied {
-            entries: 8,
+            entries: 9,
             failures: 0
         }
     );
@@ -71,6 +76,8 @@ fn all_gets_the_group_and_the_modes() {
         ("file", 0o664),
         ("dir/suid", 0o4771),
         ("dir/inner/none", 0o660),
+        // A change of the group takes these bits away.
+        ("dir/all", 0o6770),
         ("pipe", 0o660),
         ("dir", 0o2771),
         ("dir/inner", 0o2771),
@@ -110,14 +117,14 @@ fn a_root_that_has_it_all_spares_the_walk() {
         policy: ChangePolicy::OnRootMismatch,
         ..GROUP
     };
-    assert_eq!(run(&root, group).unwrap().entries, 8);
+    assert_eq!(run(&root, group).unwrap().entries, 9);
     assert_eq!(run(&root, group).unwrap().entries, 0);
     for (gid, mode) in [(GID, 0o770), (GID, 0o2760), (1, 0o2770)] {
         chown(&root, None, Some(gid)).unwrap();
         fs::set_permissions(&root, fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(run(&root, group).unwrap().entries, 8, "{gid} {mode:o}");
+        assert_eq!(run(&root, group).unwrap().entries, 9, "{gid} {mode:o}");
     }
-    assert_eq!(run(&root, GROUP).unwrap().entries, 8);
+    assert_eq!(run(&root, GROUP).unwrap().entries, 9);
     assert!(run(&root.join("none"), group).is_err() && run(&root.join("link"), GROUP).is_err());
 }
 
@@ -137,7 +144,7 @@ fn a_change_that_was_cut_off_is_done_again() {
     };
     let cut = apply(&root, group, &mut watch).unwrap_err();
     assert_eq!(cut.kind(), io::ErrorKind::Interrupted);
-    assert_eq!(run(&root, group).unwrap().entries, 8);
+    assert_eq!(run(&root, group).unwrap().entries, 9);
 }
 
 #[test]

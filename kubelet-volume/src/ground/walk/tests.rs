@@ -103,6 +103,36 @@ fn a_tree_deeper_than_what_can_be_held_open_is_gone_through() {
     assert_eq!((log.seen.len(), log.left.len()), (300, 150));
 }
 
+/// Moves a folder away once it is within it.
+struct Mover(PathBuf, PathBuf);
+
+impl Visit for Mover {
+    fn entry(&mut self, _place: &Place<'_>, _name: &CStr) -> io::Result<()> {
+        fs::rename(&self.0, &self.1)
+    }
+
+    fn leave(&mut self, _dir: BorrowedFd<'_>, _above: Option<(&Place<'_>, &CStr)>) -> io::Result<Left> {
+        Ok(Left::Done)
+    }
+
+    fn mounted(&mut self, _place: &Place<'_>, _name: &CStr) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_folder_that_is_moved_away_does_not_lead_out() {
+    let place = TestPlace::without_mounts();
+    let (root, elsewhere) = (place.dir("tree"), place.dir("elsewhere"));
+    // So deep that the upper folders are closed by then, and are opened from below.
+    let deep: PathBuf = root.join("d/".repeat(60));
+    fs::create_dir_all(&deep).unwrap();
+    fs::write(deep.join("file"), "").unwrap();
+    let mut mover = Mover(root.join("d/d/d"), elsewhere.join("d"));
+    let error = walk(&root, &AtomicBool::new(false), &mut mover).unwrap_err();
+    assert!(error.to_string().contains("was moved"), "{error}");
+}
+
 #[test]
 fn what_is_mounted_is_not_entered() {
     let Some(place) = TestPlace::new("a walk past mounts") else {
