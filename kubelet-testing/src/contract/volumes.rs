@@ -12,7 +12,7 @@ use kubelet_core::{CancellationToken, PodRecord, PodUid, VolumeError, VolumeMana
 
 pub use fixture::{Unmakeable, VolumeFixture};
 
-use crate::contract::check::within;
+use crate::contract::check::{eventually, within};
 use fixture::record;
 
 /// After `mount` has succeeded all volumes of the pod that its containers mount are there.
@@ -127,7 +127,11 @@ pub async fn what_cannot_be_made_is_named(volumes: &dyn VolumeManager, fixture: 
     }
     if let Some(mend) = fixture.mend.or_skip(promise, "the fixture cannot mend the volume") {
         mend(()).await;
-        fixture.mount(volumes, &pod).await;
+        // It may be put off for a while after it has failed.
+        eventually("mount of what was mended", fixture.patience, async || {
+            volumes.mount(&pod, &CancellationToken::new()).await.ok()
+        })
+        .await;
         check_given(volumes, fixture, &pod).await;
         fixture.look(promise, volumes, &pod, "after mount").await;
     }

@@ -209,7 +209,11 @@ fn with(fault: Fault) -> impl AsyncFnOnce() -> Option<(Volumes, VolumeFixture)> 
         let (mend, block, free) = (shared(), shared(), shared());
         let pods = [pod("a", &["data", "more"]), pod("b", &["data"])];
         // It is waited for in vain.
-        let patience = Duration::from_millis(if fault == Fault::NeverStops { 200 } else { 20_000 });
+        let patience = Duration::from_millis(if matches!(fault, Fault::NeverStops | Fault::NeverHeals) {
+            200
+        } else {
+            20_000
+        });
         let fixture = VolumeFixture::new(VolumeContext::new("node-1", "/var/lib/kubelet"), pods)
             .next_life(move || now(|| Arc::new(Volumes::new(next.next_life(), fault)) as _))
             .exists(move |path| now(|| exists.exists(&path)))
@@ -261,7 +265,7 @@ faults! { volumes:
     names_all: with(Fault::NamesAll), what_cannot_be_made_is_named, "the volumes that are named";
     takes_what_is_missing: with(Fault::TakesWhatIsMissing), what_cannot_be_made_is_named, "succeeds without";
     one_for_all: with(Fault::OneForAll), what_cannot_be_made_is_named, "although it could be";
-    never_heals: with(Fault::NeverHeals), what_cannot_be_made_is_named, "could not be done before";
+    never_heals: with(Fault::NeverHeals), what_cannot_be_made_is_named, "what was mended: not within";
     never_stops: with(Fault::NeverStops), stopped_calls_return_soon, "after it was stopped: not within";
     stops_for_ever: with(Fault::StopsForEver), stopped_calls_return_soon, "stopped";
     places_elsewhere: with(Fault::PlacesElsewhere), places_are_inside_of_their_pods, "is elsewhere: /etc";

@@ -87,7 +87,8 @@ impl VolumeFixture {
         }
     }
 
-    /// Volumes are on disk: the suite looks at them and writes into them there, below the folder that the manager is opened with.
+    /// Volumes are on disk: the suite looks at them and writes into them there, below the folder that the manager is opened with, whose
+    /// path must have no links in it. What is left of a pod is what keeps the engine from removing the pod's folder.
     #[must_use]
     pub fn on_disk(self) -> Self {
         let (left, made) = (self.pods_dir(), self.pods_dir());
@@ -173,7 +174,7 @@ impl VolumeFixture {
         self
     }
 
-    /// Lets the volume be made that could not be made. Without it that is not checked.
+    /// Lets the volume be made that could not be made; the suite tries again until it is. Without it that is not checked.
     #[must_use]
     pub fn mend<F>(mut self, mend: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
