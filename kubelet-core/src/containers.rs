@@ -32,6 +32,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
 
 use crate::admission::{Ledger, NO_STRICT_GROUPS, PART_MISSING};
 use crate::allocator::{ContainerResources, ResourceAllocator};
@@ -241,14 +242,16 @@ impl PodSyncer for ContainerSyncer {
         }
     }
 
-    async fn sweep(&self, pods: &[PodUid]) {
+    async fn sweep(&self, pods: &[PodUid], stop: &CancellationToken) -> Vec<PodUid> {
         // First: what still runs may use what is removed next.
         if let Some(keeper) = &self.node.cgroups {
             keeper.sweep(pods).await;
         }
-        self.unmount_leftovers(pods).await;
+        let mounted = self.unmount_leftovers(pods, stop).await;
+        // Their folders are what tells the next life of them.
+        let pods: Vec<PodUid> = pods.iter().filter(|uid| !mounted.contains(uid)).cloned().collect();
         let logs = self.node.logs.root().to_owned();
-        let stay = self.node.files.sweep(self.pods_dir(), logs, pods.to_vec()).await;
+        let stay = self.node.files.sweep(self.pods_dir(), logs, pods.clone()).await;
         for (uid, why) in &stay {
             let error: &dyn std::error::Error = why;
             tracing::warn!(pod_uid = %uid, error, "the folders of a pod that nobody wishes for stay");
@@ -258,6 +261,7 @@ impl PodSyncer for ContainerSyncer {
             let _ = self.node.users.release(uid).await;
         }
         self.clear_links().await;
+        mounted
     }
 
     fn forget(&self, uid: &PodUid) {

@@ -88,6 +88,8 @@ pub enum Remains {
 pub enum Synced {
     /// All is as wished.
     Settled,
+    /// All is as wished for now; it is to be repeated then at the latest.
+    SettledUntil(Instant),
     /// It is to be repeated then.
     Again(Instant),
     /// The pod has come to its end.
@@ -99,7 +101,8 @@ impl Synced {
     #[must_use]
     pub fn or_at(self, at: Option<Instant>) -> Self {
         match (self, at) {
-            (Self::Settled, Some(at)) => Self::Again(at),
+            (Self::Settled, Some(at)) => Self::SettledUntil(at),
+            (Self::SettledUntil(before), Some(at)) => Self::SettledUntil(before.min(at)),
             (Self::Again(before), Some(at)) => Self::Again(before.min(at)),
             (same, _) => same,
         }
@@ -260,9 +263,11 @@ pub trait PodSyncer: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Clears up what is left of these pods: nobody wishes for them, and the backend holds nothing of them. No step of
-    /// theirs begins meanwhile. What cannot be cleared up is told, and stays.
-    async fn sweep(&self, pods: &[PodUid]) {
-        let _ = pods;
+    /// theirs begins meanwhile. What cannot be cleared up is told, and stays. Ends soon after `stop` is cancelled. Gives those for
+    /// which it is of use to try again later; it is called for them again, with back-off, unless somebody wishes for them by then.
+    async fn sweep(&self, pods: &[PodUid], stop: &CancellationToken) -> Vec<PodUid> {
+        let _ = (pods, stop);
+        Vec::new()
     }
 
     /// Nothing of this pod is asked any more: what is remembered of it can go.

@@ -29,6 +29,8 @@ mod engine {
     mod sandbox_faults;
     mod source_faults;
     mod static_faults;
+    mod volume_ends;
+    mod volumes;
     mod whole_pods;
     mod wishes;
 }

@@ -31,6 +31,7 @@ pub mod stats;
 pub mod status_sinks;
 mod thread;
 pub mod tokens;
+pub mod volumes;
 
 pub use admission::AdmitFixture;
 pub use allocators::AllocatorFixture;
@@ -54,3 +55,4 @@ pub use sources::SourceFixture;
 pub use stats::StatsFixture;
 pub use status_sinks::StatusSinkFixture;
 pub use tokens::TokenFixture;
+pub use volumes::{Unmakeable, VolumeFixture};

@@ -14,6 +14,7 @@ mod provider;
 mod simulator;
 mod status_sink;
 mod tokens;
+mod volumes;
 
 pub use allocator::FakeAllocator;
 pub use cgroup_root::CgroupRoot;
@@ -34,3 +35,4 @@ pub use provider::{FakeProvider, ProviderCall, ProviderOp};
 pub use simulator::{Invariant, Simulation, SimulationReport, SimulationSettings, Violation};
 pub use status_sink::CheckedStatusSink;
 pub use tokens::FakeTokens;
+pub use volumes::{FakeVolumes, VolumeCall, VolumeOp};

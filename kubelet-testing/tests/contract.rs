@@ -5,13 +5,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_core::{ContainerResources, Device, ImageRef, PodUid, RegistryAuth};
+use kubelet_core::k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, HostPathVolumeSource, Pod, Volume, VolumeDevice, VolumeMount,
+};
+use kubelet_core::{ContainerResources, Device, ImageRef, PodUid, RegistryAuth, VolumeContext};
 use kubelet_testing::contract::{
     AllocatorFixture, CgroupFixture, ExecCommands, ImageFixture, ProviderFixture, RuntimeFixture, TokenFixture,
-    Workload, now,
+    Unmakeable, VolumeFixture, Workload, now,
 };
 use kubelet_testing::{
-    Action, FakeAllocator, FakeCgroups, FakeImage, FakeProvider, FakeRuntime, FakeTokens, Op, Script,
+    Action, FakeAllocator, FakeCgroups, FakeImage, FakeProvider, FakeRuntime, FakeTokens, FakeVolumes, Op, PodBuilder,
+    Script, VolumeOp,
 };
 
 /// The fake with everything that the suite can make use of.
@@ -126,6 +130,93 @@ async fn cgroups() -> Option<(FakeCgroups, CgroupFixture)> {
 
 mod pod_cgroups {
     kubelet_testing::cgroup_contract!(super::cgroups);
+}
+
+/// A pod that mounts volumes of these names, each as a whole and in part, and is given another as a device.
+fn pod_with_volumes(name: &str, volumes: &[&str]) -> Pod {
+    let named = |name: &str| Volume {
+        name: name.to_owned(),
+        ..Volume::default()
+    };
+    let mut all: Vec<Volume> = volumes.iter().chain(&["disk"]).map(|name| named(name)).collect();
+    for volume in &mut all {
+        match volume.name.as_str() {
+            "config" => volume.config_map = Some(ConfigMapVolumeSource::default()),
+            "host" => {
+                volume.host_path = Some(HostPathVolumeSource {
+                    path: "/srv/data".to_owned(),
+                    type_: None,
+                });
+            }
+            _ => {}
+        }
+    }
+    let mount = |name: &str, part: &str| VolumeMount {
+        name: name.to_owned(),
+        mount_path: format!("/{name}{part}"),
+        sub_path: Some(part.to_owned()),
+        ..VolumeMount::default()
+    };
+    let mounts = volumes
+        .iter()
+        .flat_map(|name| [mount(name, ""), mount(name, "part")])
+        .collect();
+    let device = VolumeDevice {
+        name: "disk".to_owned(),
+        device_path: "/dev/xvda".to_owned(),
+    };
+    PodBuilder::new(name)
+        .container("app", |c| {
+            c.with(|c| (c.volume_mounts, c.volume_devices) = (Some(mounts), Some(vec![device])))
+        })
+        .spec(|spec| spec.volumes = Some(all))
+        .build()
+}
+
+async fn volumes() -> Option<(FakeVolumes, VolumeFixture)> {
+    let volumes = FakeVolumes::new();
+    volumes.hold("missing", None);
+    let shared = || volumes.clone();
+    let (next, exists, read, write, left, made) = (shared(), shared(), shared(), shared(), shared(), shared());
+    let (mend, block, free) = (shared(), shared(), shared());
+    let pods = [
+        pod_with_volumes("a", &["data", "config", "host"]),
+        pod_with_volumes("b", &["data"]),
+    ];
+    let fixture = VolumeFixture::new(VolumeContext::new("node-1", "/var/lib/kubelet"), pods)
+        .next_life(move || now(|| Arc::new(next.next_life()) as _))
+        .exists(move |path| now(|| exists.exists(&path)))
+        .read(move |path| now(|| read.read(&path)))
+        .write(move |path, text| now(|| write.write(&path, &text)))
+        .left(move |uid| now(|| left.of_pod(&uid)))
+        .unmakeable(Unmakeable::new(
+            pod_with_volumes("c", &["data", "missing", "more"]),
+            ["missing"],
+            ["data", "more", "disk"],
+        ))
+        .made(move |uid, name| now(|| made.has(&uid, &name)))
+        .mend(move || now(|| mend.release("missing")))
+        .block(
+            move || {
+                now(|| {
+                    [VolumeOp::Mount, VolumeOp::Unmount]
+                        .into_iter()
+                        .for_each(|op| block.hang(op))
+                })
+            },
+            move || {
+                now(|| {
+                    [VolumeOp::Mount, VolumeOp::Unmount]
+                        .into_iter()
+                        .for_each(|op| free.let_go(op))
+                })
+            },
+        );
+    Some((volumes, fixture))
+}
+
+mod volume_manager {
+    kubelet_testing::volume_contract!(super::volumes);
 }
 
 async fn tokens() -> Option<(FakeTokens, TokenFixture)> {
@@ -245,6 +336,10 @@ const SUITES: &[Suite] = &[
     Suite {
         files: &[include_str!("../src/contract/tokens.rs")],
         of: Some((include_str!("../../kubelet-core/src/tokens.rs"), "TokenSource")),
+    },
+    Suite {
+        files: &[include_str!("../src/contract/volumes.rs")],
+        of: Some((include_str!("../../kubelet-core/src/volumes.rs"), "VolumeManager")),
     },
 ];
 

@@ -49,6 +49,10 @@ impl ContainerSyncer {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         if let Some(why) = network.filter(|_| !pod.facts().host_network) {
+            if work.observed.may_run() {
+                // What runs goes on, and with it what its volumes are made from. Whoever makes them tells if that fails.
+                let _ = self.volumes_ready(cx, &work.pod).await;
+            }
             return Err(SyncError::NetworkNotReady { why });
         }
         let lags = lags(work);
@@ -57,13 +61,15 @@ impl ContainerSyncer {
         let is_over = actions.sandbox == SandboxAction::None && actions.reset.is_empty() && !pod.is_deleted();
         let without_sandbox = if is_over { Synced::Terminal } else { Synced::Settled };
         if actions.is_empty() {
-            self.resize(cx, pod, lags, &actions).await?;
-            if !is_over {
-                // What runs goes on with what it has, whatever becomes of what is newer.
-                let volumes = self.volumes_ready(cx, &work.pod).await?;
-                return Ok(without_sandbox.or_at(volumes.again_at));
+            let resized = self.resize(cx, pod, lags, &actions).await;
+            if let SandboxAction::None = actions.sandbox {
+                return resized.map(|()| without_sandbox);
             }
-            return Ok(without_sandbox);
+            return match self.volumes_ready(cx, &work.pod).await {
+                Ok(volumes) => resized.map(|()| without_sandbox.or_at(volumes.again_at)),
+                // What runs goes on with what it has.
+                Err(error) => Err(worse(resized, error)),
+            };
         }
         if let Some(until) = self.held_back(pod, &actions) {
             return Ok(Synced::Again(until));
@@ -85,8 +91,12 @@ impl ContainerSyncer {
             // None lags any more. What was to be started anew has been stopped.
             others.before = None;
         }
-        let volumes = self.volumes_ready(cx, &work.pod).await?;
+        let volumes = match self.volumes_ready(cx, &work.pod).await {
+            Ok(volumes) => volumes,
+            Err(error) => return Err(worse(resized, error)),
+        };
         let again_at = volumes.again_at;
+        self.count_sandbox(pod, &actions);
         let Some(mut ground) = self.ground(cx, work, &actions, (&others, volumes)).await? else {
             return Ok(Synced::Settled);
         };
@@ -101,12 +111,11 @@ impl ContainerSyncer {
         let now = Instant::now();
         let memory = self.memory_of(pod.uid());
         let mut memory = super::lock(&memory);
-        let replaces = matches!(actions.sandbox, SandboxAction::Create { attempt, .. } if attempt > 0);
-        if replaces {
+        if is_replaced(actions) {
+            // Counted once it is made: a pod that waits for volumes goes round nothing.
             if let Some(until) = memory.sandboxes.until(&(), now) {
                 return Some(until);
             }
-            memory.sandboxes.next((), now);
         }
         if !actions.reset.is_empty() {
             if let Some(until) = memory.resets.until(&(), now) {
@@ -115,6 +124,13 @@ impl ContainerSyncer {
             memory.resets.next((), now);
         }
         None
+    }
+
+    fn count_sandbox(&self, pod: &PodRecord, actions: &PodActions) {
+        if is_replaced(actions) {
+            let memory = self.memory_of(pod.uid());
+            super::lock(&memory).sandboxes.next((), Instant::now());
+        }
     }
 
     fn decide(&self, work: &PodWork, lags: &[Lag<'_>]) -> PodActions {
@@ -306,6 +322,20 @@ impl Outcome {
                 source: None,
             }),
         }
+    }
+}
+
+/// Whether a sandbox is to be made in place of another.
+fn is_replaced(actions: &PodActions) -> bool {
+    matches!(actions.sandbox, SandboxAction::Create { attempt, .. } if attempt > 0)
+}
+
+/// Of a resize and of volumes that have failed: what ends the pod or the step, else the resize, which is tried again no later than
+/// after the back-off, whatever the volumes wait for.
+fn worse(resized: Result<(), SyncError>, volumes: SyncError) -> SyncError {
+    match (resized, volumes) {
+        (Err(resized), SyncError::Failed { .. }) => resized,
+        (_, volumes) => volumes,
     }
 }
 

@@ -1,7 +1,10 @@
 //! Volumes of a pod: there before its sandbox, gone after its containers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::join_all;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ContainerSyncer;
@@ -15,33 +18,60 @@ use crate::runtime::{Device, Mount, RuntimeHandler};
 use crate::syncer::{StepContext, SyncError};
 use crate::volumes::{ContainerVolumes, PodVolumes, VolumeError, VolumePlace};
 
+/// The least time until volumes are looked at again because they say so: a time that has passed already must not be a reason to
+/// look at once, and so without end.
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
+
 impl ContainerSyncer {
     /// Has the volumes of a pod made or brought up to date.
     pub(super) async fn volumes_ready(&self, cx: &StepContext, pod: &Arc<PodRecord>) -> Result<PodVolumes, SyncError> {
         let Some(manager) = self.node.volumes.as_ref().filter(|_| has_made_volumes(pod.spec())) else {
             return Ok(PodVolumes::default());
         };
-        manager.mount(pod, &cx.stop).await.map_err(into_sync_error)
+        let mut volumes = manager
+            .mount(pod, &cx.stop)
+            .await
+            .map_err(|error| into_sync_error(cx, error))?;
+        volumes.again_at = volumes.again_at.map(in_a_while);
+        Ok(volumes)
     }
 
     /// Has the volumes of a pod gone, as far as there are any.
     pub(super) async fn volumes_gone(&self, cx: &StepContext, uid: &PodUid) -> Result<(), SyncError> {
         match &self.node.volumes {
-            Some(manager) => manager.unmount(uid, &cx.stop).await.map_err(into_sync_error),
+            Some(manager) => manager
+                .unmount(uid, &cx.stop)
+                .await
+                .map_err(|error| into_sync_error(cx, error)),
             None => Ok(()),
         }
     }
 
-    /// Has volumes gone of pods that nobody knows. What stays keeps the folder of its pod, which is told.
-    pub(super) async fn unmount_leftovers(&self, pods: &[PodUid]) {
-        let Some(manager) = &self.node.volumes else { return };
-        let never = CancellationToken::new();
-        for uid in pods {
-            if let Err(error) = manager.unmount(uid, &never).await {
+    /// Has volumes gone of pods that nobody knows. Gives the pods that still have some, which is told.
+    pub(super) async fn unmount_leftovers(&self, pods: &[PodUid], stop: &CancellationToken) -> Vec<PodUid> {
+        let Some(manager) = &self.node.volumes else {
+            return Vec::new();
+        };
+        // One that hangs keeps the others waiting no longer than this.
+        let (stop, limit) = (stop.child_token(), self.node.settings.runtime_request_timeout);
+        let mut unmounts = join_all(pods.iter().map(|uid| manager.unmount(uid, &stop)));
+        let outcomes = tokio::select! {
+            biased;
+            outcomes = &mut unmounts => outcomes,
+            () = tokio::time::sleep(limit) => {
+                stop.cancel();
+                unmounts.await
+            }
+        };
+        let mut stay = Vec::new();
+        for (uid, outcome) in pods.iter().zip(outcomes) {
+            if let Err(error) = outcome {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(pod_uid = %uid, error, "volumes of a pod that nobody wishes for stay");
+                tracing::warn!(pod_uid = %uid, error, "volumes of a pod that nobody wishes for stay for now");
+                stay.push(uid.clone());
             }
         }
+        stay
     }
 
     /// What a container mounts, in the order of its spec, and the devices that its volumes are.
@@ -97,16 +127,26 @@ fn of_place(mut mount: Mount, place: &VolumePlace) -> Mount {
     mount
 }
 
-fn into_sync_error(error: VolumeError) -> SyncError {
+fn in_a_while(at: Instant) -> Instant {
+    at.max(Instant::now() + LEAST_PAUSE)
+}
+
+fn into_sync_error(cx: &StepContext, error: VolumeError) -> SyncError {
     match error {
-        VolumeError::Stopped => SyncError::Stopped,
+        VolumeError::Stopped if cx.stop.is_cancelled() => SyncError::Stopped,
+        // Nobody asked it to: a step that was stopped is repeated without a pause.
+        VolumeError::Stopped => SyncError::Failed {
+            what: "volumes were given up".to_owned(),
+            retry_at: None,
+            source: None,
+        },
         VolumeError::RejectPod { reason, message } => SyncError::Rejected {
             reason: reason.to_owned(),
             message,
         },
         VolumeError::Waiting { retry_at, .. } => SyncError::Failed {
             what: error_chain(&error),
-            retry_at,
+            retry_at: retry_at.map(in_a_while),
             source: None,
         },
         VolumeError::Failed { what, source } => SyncError::Failed {

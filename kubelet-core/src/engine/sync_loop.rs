@@ -84,9 +84,15 @@ enum Chore {
     LeftBehind(Vec<PodUid>),
     /// The same, of pods that could not be told of at first.
     LeftBehindUnseen(Vec<PodUid>),
-    /// Nothing is left of these pods.
-    Cleared(Vec<PodUid>),
-    /// The same, of pods that have left the node in this life.
+    /// These pods were cleared up after, but for what stays of some; with the pause until that is tried again.
+    Swept {
+        uids: Vec<PodUid>,
+        stay: Vec<PodUid>,
+        pause: Duration,
+    },
+    /// It is to be tried again for these, and after that pause once more.
+    SweepAgain(Vec<PodUid>, Duration),
+    /// Nothing is left of these pods, which have left the node in this life.
     Departed(Vec<PodUid>),
 }
 

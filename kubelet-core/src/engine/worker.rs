@@ -402,7 +402,8 @@ impl Worker {
         let outcome = self.sync_step(&work).await;
         self.show_new_notes(&pod, &observed, &reasons_before).await;
         let next = match outcome {
-            Ok(Synced::Settled) => Instant::now() + self.shared.jittered(self.shared.settings.resync_period),
+            Ok(Synced::Settled) => self.next_resync(),
+            Ok(Synced::SettledUntil(at)) => self.next_resync().min(at),
             Ok(Synced::Again(at)) => at,
             Ok(Synced::Terminal) => {
                 self.end_pod(Termination::new(KillCause::Completed, pod.facts().termination_grace));
@@ -416,6 +417,10 @@ impl Worker {
         };
         let next = deadline.map_or(next, |deadline| deadline.min(next));
         Turn::Idle(Some(next))
+    }
+
+    fn next_resync(&self) -> Instant {
+        Instant::now() + self.shared.jittered(self.shared.settings.resync_period)
     }
 
     /// The pod can never run here.

@@ -19,6 +19,7 @@ mod sources;
 mod stats;
 mod status_sinks;
 mod tokens;
+mod volumes;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tracing::Instrument;
 
@@ -12,6 +13,9 @@ use crate::engine::worker::WorkerEnd;
 use crate::ids::{PodUid, SourceName};
 use crate::source::SourceKind;
 use crate::syncer::{KillCause, ORPHAN_GRACE, PodWish, Standing, Termination};
+
+/// The first pause after a pod of an earlier life could not be cleared up after, and the longest.
+const SWEEP_PAUSE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
 impl SyncLoop {
     pub(super) fn worker_ended(&mut self, end: WorkerEnd) {
@@ -196,11 +200,18 @@ impl SyncLoop {
         self.departing &= !matches!(done, Chore::Departed(_));
         match done {
             Chore::LeftBehind(uids) => {
-                self.sweep(uids);
+                self.sweep(uids, SWEEP_PAUSE.0);
                 self.look_for_unseen();
             }
-            Chore::LeftBehindUnseen(uids) => self.sweep(uids),
-            Chore::Cleared(uids) | Chore::Departed(uids) => {
+            Chore::LeftBehindUnseen(uids) => self.sweep(uids, SWEEP_PAUSE.0),
+            Chore::Swept { uids, stay, pause } => {
+                for uid in uids {
+                    self.cleared(&uid);
+                }
+                self.sweep_later(stay, pause);
+            }
+            Chore::SweepAgain(uids, pause) => self.sweep(uids, pause),
+            Chore::Departed(uids) => {
                 for uid in uids {
                     self.cleared(&uid);
                 }
@@ -225,7 +236,7 @@ impl SyncLoop {
 
     /// Clears up after pods that an earlier life of the agent did not come to clear up after: it left folders or a
     /// checkpoint, and nobody knows of them.
-    fn sweep(&mut self, left_behind: Vec<PodUid>) {
+    fn sweep(&mut self, left_behind: Vec<PodUid>, pause: Duration) {
         let mut uids: BTreeSet<PodUid> = left_behind.into_iter().collect();
         uids.extend(self.restored.keys().cloned());
         uids.retain(|uid| {
@@ -241,14 +252,32 @@ impl SyncLoop {
         }
         let uids: Vec<PodUid> = uids.into_iter().collect();
         tracing::info!(pods = uids.len(), "clearing up after pods of an earlier life");
-        let shared = self.shared.clone();
+        let (shared, stop) = (self.shared.clone(), self.stop.clone());
         let sweep = async move {
-            shared.syncer.sweep(&uids).await;
-            // Last, as after every pod: it tells that something is left.
+            let stay = shared.syncer.sweep(&uids, &stop).await;
+            // Last, as after every pod: it tells that something is left. Also of those that stay: a pod that is named under
+            // their UIDs meanwhile is a new one.
             shared.forget_checkpoints(&uids).await;
-            Chore::Cleared(uids)
+            Chore::Swept { uids, stay, pause }
         };
         self.chores.spawn(sweep.in_current_span());
+    }
+
+    /// Tries once more, after that time, to clear up after pods that stay.
+    fn sweep_later(&mut self, pods: Vec<PodUid>, pause: Duration) {
+        if pods.is_empty() {
+            return;
+        }
+        let stop = self.stop.clone();
+        let wait = async move {
+            tokio::select! {
+                biased;
+                // The next life finds them.
+                () = stop.cancelled() => Chore::SweepAgain(Vec::new(), pause),
+                () = tokio::time::sleep(pause) => Chore::SweepAgain(pods, (pause * 2).min(SWEEP_PAUSE.1)),
+            }
+        };
+        self.chores.spawn(wait.in_current_span());
     }
 
     /// Nothing is left of a pod, on disk either.
