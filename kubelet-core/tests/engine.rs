@@ -24,6 +24,7 @@ mod engine {
     mod probes;
     mod repetition;
     mod resize;
+    mod resize_memory;
     mod restart_faults;
     mod runtime_faults;
     mod sandbox_faults;

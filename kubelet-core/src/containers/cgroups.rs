@@ -382,6 +382,15 @@ impl ContainerSyncer {
         Ok(Some(wanted))
     }
 
+    /// The memory that the pod's cgroup is to have at most from now on, if that is less than by `before`.
+    pub(super) async fn lower_memory_of_pod(&self, pod: &PodRecord, before: &PodSpec) -> Option<u64> {
+        let keeper = self.node.cgroups.as_ref()?;
+        let had = self.limits_of_pod(pod, before).cgroup.memory_bytes;
+        let wanted = self.limits_of_pod(pod, pod.spec()).cgroup.memory_bytes?;
+        let falls = had.is_none_or(|had| wanted < had);
+        (falls && matches!(keeper.cgroups.exists(pod).await, Ok(true))).then_some(wanted)
+    }
+
     /// After that: takes back what is not needed any more.
     pub(super) async fn narrow_cgroup(&self, pod: &PodRecord, wanted: Option<PodLimits>) -> Result<(), CgroupError> {
         match (&self.node.cgroups, wanted) {

@@ -150,7 +150,8 @@ impl PodRecord {
         differs.then(|| self.with_resources(None, |name| told(name).cloned().map(Some)))
     }
 
-    fn with_resources(
+    /// This version of the pod with other CPU and memory, where they are told.
+    pub(crate) fn with_resources(
         &self,
         of_pod: Option<Option<ResourceRequirements>>,
         of: impl Fn(&str) -> Option<Option<ResourceRequirements>>,
