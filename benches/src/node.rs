@@ -143,7 +143,7 @@ impl Node {
     }
 }
 
-const ALL_OPS: [Op; 16] = [
+const ALL_OPS: [Op; 17] = [
     Op::ListSandboxes,
     Op::ListContainers,
     Op::SandboxStatus,
@@ -157,6 +157,7 @@ const ALL_OPS: [Op; 16] = [
     Op::RemoveContainer,
     Op::Exec,
     Op::UpdateResources,
+    Op::UpdateSandbox,
     Op::ImageStatus,
     Op::ListImages,
     Op::Pull,

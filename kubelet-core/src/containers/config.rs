@@ -53,10 +53,7 @@ impl ContainerSyncer {
             .flatten()
             .map(|sysctl| (sysctl_name(&sysctl.name), sysctl.value.clone()))
             .collect();
-        config.resources = self.node.resources.of_sandbox(pod);
-        if self.has_exclusive_cpus(pod) {
-            config.resources.cpu_quota = NO_QUOTA;
-        }
+        config.resources = self.limits_of_sandbox(pod);
         if let Some(keeper) = &self.node.cgroups {
             config.cgroup_parent = keeper.parent(pod);
         }

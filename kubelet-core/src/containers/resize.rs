@@ -3,9 +3,11 @@
 //! Source: kubelet 1.36, `kuberuntime_manager.go`.
 
 mod decreases;
+mod whole;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 
+use self::whole::{Way, WholeError};
 use super::ContainerSyncer;
 use super::config::NO_QUOTA;
 use crate::actions::PodActions;
@@ -156,20 +158,16 @@ impl ContainerSyncer {
         let pod = &*lags.work.pod;
         let mut changes = self.changes(lags);
         changes.retain(|change| actions.kill.iter().all(|kill| kill.id != *change.id));
-        if changes.is_empty() || actions.kill_pod {
+        if actions.kill_pod {
             return Ok(());
         }
-        let cgroup = match self.widen_cgroup(pod, lags.before.spec()).await {
-            Ok(cgroup) => cgroup,
-            Err(error) => {
-                return Err(tell_failed(
-                    cx,
-                    pod,
-                    "cannot change the cgroup of the pod".to_owned(),
-                    error,
-                ));
-            }
+        let as_a_whole = |error| tell_failed(cx, pod, "cannot change the limits of the pod".to_owned(), error);
+        let whole = match self.whole_of(lags).await {
+            Ok(whole) => whole,
+            Err(error) => return Err(as_a_whole(WholeError::Cgroup(error))),
         };
+        let wider = self.go_on(cx, pod, &whole, (Way::Had, Way::Between)).await;
+        wider.map_err(as_a_whole)?;
         let mut done = Vec::new();
         let tell_done = |done: &[&Change<'_>]| {
             done.iter()
@@ -190,14 +188,8 @@ impl ContainerSyncer {
                 }
             }
         }
-        if let Err(error) = self.narrow_cgroup(pod, cgroup).await {
-            return Err(tell_failed(
-                cx,
-                pod,
-                "cannot change the cgroup of the pod".to_owned(),
-                error,
-            ));
-        }
+        let narrower = self.go_on(cx, pod, &whole, (Way::Between, Way::Granted)).await;
+        narrower.map_err(as_a_whole)?;
         // Only now: as long as the cgroup of the pod is too wide all is tried again.
         tell_done(&done);
         cx.notes.resize_failed(None);
