@@ -25,6 +25,7 @@ mod engine {
     mod repetition;
     mod resize;
     mod resize_memory;
+    mod resize_pod_level;
     mod resize_whole;
     mod restart_faults;
     mod runtime_faults;

@@ -39,7 +39,9 @@ impl Lag<'_> {
 pub(super) struct Lags<'a> {
     work: &'a PodWork,
     containers: Vec<Lag<'a>>,
-    /// The pod with the resources that its containers have.
+    /// The pod as a whole does.
+    as_a_whole: bool,
+    /// The pod with the resources that it and its containers have.
     before: PodRecord,
 }
 
@@ -58,6 +60,11 @@ fn limit(amount: i64) -> i64 {
 }
 
 impl Change<'_> {
+    fn is_other_limit(&self) -> bool {
+        limit(self.to.cpu_quota) != limit(self.from.cpu_quota)
+            || limit(self.to.memory_limit_bytes) != limit(self.from.memory_limit_bytes)
+    }
+
     /// Whether any limit grows, or goes.
     fn grows(&self) -> bool {
         limit(self.to.cpu_quota) > limit(self.from.cpu_quota)
@@ -69,17 +76,20 @@ impl<'a> Lags<'a> {
     /// Nothing if all have what they were granted.
     pub(super) fn of(work: &'a PodWork) -> Option<Self> {
         let containers: Vec<Lag<'a>> = lagging(work).collect();
-        if containers.is_empty() {
+        let as_a_whole = lags_as_a_whole(work);
+        if containers.is_empty() && !as_a_whole {
             return None;
         }
         let has = |name: &str| {
             let lag = containers.iter().find(|lag| lag.view.name() == name)?;
             Some(lag.has.cloned())
         };
-        let before = work.pod.with_resources(None, has);
+        let whole = as_a_whole.then(|| work.status.resources.clone());
+        let before = work.pod.with_resources(whole, has);
         Some(Self {
             work,
             containers,
+            as_a_whole,
             before,
         })
     }
@@ -90,7 +100,7 @@ impl<'a> Lags<'a> {
         restart.map(|lag| lag.id.clone()).collect()
     }
 
-    /// The pod with the resources that its containers have.
+    /// The pod with the resources that it and its containers have.
     pub(super) fn before(&self) -> &PodRecord {
         &self.before
     }
@@ -112,10 +122,21 @@ fn lagging(work: &PodWork) -> impl Iterator<Item = Lag<'_>> {
     })
 }
 
+/// Whether something of a pod runs, and the pod as a whole has not what it was granted.
+fn lags_as_a_whole(work: &PodWork) -> bool {
+    let granted = work.pod.spec().resources.as_ref();
+    granted.is_some()
+        && Difference::between(granted, work.status.resources.as_ref()).any()
+        && work.observed.containers.iter().any(|seen| seen.is_running())
+}
+
 /// Notes that a backend was handed the pod with what it was granted, which is all that there is to do.
 pub(crate) fn note_all_resized(work: &PodWork, notes: &StepNotes) {
     for lag in lagging(work) {
         notes.resized(lag.view.name(), lag.id, lag.view.resources());
+    }
+    if lags_as_a_whole(work) {
+        notes.resized_as_a_whole(work.pod.spec().resources.as_ref());
     }
 }
 
@@ -133,17 +154,25 @@ impl ContainerSyncer {
         limits
     }
 
-    /// The containers that get other limits and go on: those first that give something back.
+    /// The containers that get other limits and go on: those first that give something back. A container without a limit of its
+    /// own has that of its pod.
     fn changes<'a>(&self, lags: &Lags<'a>) -> Vec<Change<'a>> {
-        let in_place = lags.containers.iter().filter(|lag| !lag.needs_restart());
-        let mut changes: Vec<Change<'a>> = in_place
-            .map(|lag| Change {
-                view: lag.view,
-                id: lag.id,
-                from: self.limits_of(&lags.before, lag.view.name()),
-                to: self.limits_of(&lags.work.pod, lag.view.name()),
-            })
-            .collect();
+        let work = lags.work;
+        let in_place = resizable_containers(&work.pod).filter_map(|view| {
+            let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
+            let lag = lags.containers.iter().find(|lag| lag.id == &seen.id);
+            let change = Change {
+                view,
+                id: &seen.id,
+                from: self.limits_of(&lags.before, view.name()),
+                to: self.limits_of(&work.pod, view.name()),
+            };
+            match lag {
+                Some(lag) => (!lag.needs_restart()).then_some(change),
+                None => change.is_other_limit().then_some(change),
+            }
+        });
+        let mut changes: Vec<Change<'a>> = in_place.collect();
         changes.sort_by_key(Change::grows);
         changes
     }
@@ -192,6 +221,9 @@ impl ContainerSyncer {
         narrower.map_err(as_a_whole)?;
         // Only now: as long as the cgroup of the pod is too wide all is tried again.
         tell_done(&done);
+        if lags.as_a_whole {
+            cx.notes.resized_as_a_whole(pod.spec().resources.as_ref());
+        }
         cx.notes.resize_failed(None);
         Ok(())
     }

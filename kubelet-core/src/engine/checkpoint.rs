@@ -177,14 +177,15 @@ impl Essence {
 
 fn actual(pod: &PodRecord, status: &PodStatus) -> Option<u64> {
     // Another spec of a static pod is another pod.
-    if pod.is_static() || !pod.containers().any(|view| view.resources().is_some()) {
+    let has_some = pod.spec().resources.is_some() || pod.containers().any(|view| view.resources().is_some());
+    if pod.is_static() || !has_some {
         return None;
     }
     // Compared within one life of the agent alone.
     let mut hash = DefaultHasher::new();
-    for told in told_containers(status) {
-        told.name.hash(&mut hash);
-        let resources = told.resources.as_ref();
+    let of_containers = told_containers(status).map(|told| (told.name.as_str(), told.resources.as_ref()));
+    for (name, resources) in of_containers.chain([("", status.resources.as_ref())]) {
+        name.hash(&mut hash);
         for list in [
             resources.and_then(|of| of.requests.as_ref()),
             resources.and_then(|of| of.limits.as_ref()),

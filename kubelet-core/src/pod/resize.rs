@@ -43,7 +43,9 @@ impl Difference {
 
     /// Whether a container gets them only by a start anew.
     pub(crate) fn needs_restart(self, view: &ContainerView<'_>) -> bool {
-        (self.cpu && view.restarts_for("cpu")) || (self.memory && view.restarts_for("memory"))
+        // What an init container has done is not begun again.
+        let may_restart = view.kind() != ContainerKind::Init;
+        may_restart && ((self.cpu && view.restarts_for("cpu")) || (self.memory && view.restarts_for("memory")))
     }
 }
 
@@ -68,8 +70,7 @@ pub(crate) fn only_shrinks(pod: &PodRecord, before: &PodRecord) -> bool {
 
 /// The containers whose resources can be changed while they run.
 pub(crate) fn resizable_containers(pod: &PodRecord) -> impl Iterator<Item = ContainerView<'_>> {
-    let fits = |view: &ContainerView<'_>| matches!(view.kind(), ContainerKind::Regular | ContainerKind::Sidecar);
-    pod.containers().filter(fits)
+    pod.containers().filter(|view| view.kind() != ContainerKind::Ephemeral)
 }
 
 /// The resources of a pod, as events show them.
@@ -119,8 +120,11 @@ impl PodRecord {
         Difference::between(self.spec().resources.as_ref(), before.spec().resources.as_ref()).any()
     }
 
-    /// Whether any container is to get other amounts without a start anew.
+    /// Whether the pod, or any container, is to get other amounts without a start anew.
     pub(crate) fn resizes_in_place(&self, before: &Self) -> bool {
+        if self.resizes_as_a_whole(before) {
+            return true;
+        }
         resizable_containers(self).any(|view| {
             let Some(old) = before.container(view.name()) else {
                 return false;
@@ -143,11 +147,14 @@ impl PodRecord {
             let container = told_containers(status).find(|told| told.name == name)?;
             container.resources.as_ref()
         };
-        let differs = resizable_containers(self).any(|view| {
-            let told = told(view.name());
-            told.is_some() && Difference::between(view.resources(), told).any()
-        });
-        differs.then(|| self.with_resources(None, |name| told(name).cloned().map(Some)))
+        let is_other = |own: Option<&ResourceRequirements>, told: Option<&ResourceRequirements>| {
+            told.is_some() && Difference::between(own, told).any()
+        };
+        let whole = status.resources.as_ref();
+        let differs = is_other(self.spec().resources.as_ref(), whole)
+            || resizable_containers(self).any(|view| is_other(view.resources(), told(view.name())));
+        let whole = whole.cloned().map(Some);
+        differs.then(|| self.with_resources(whole, |name| told(name).cloned().map(Some)))
     }
 
     /// This version of the pod with other CPU and memory, where they are told.
@@ -186,7 +193,8 @@ fn replace(own: &mut Option<ResourceRequirements>, other: Option<&ResourceRequir
     if !Difference::between(own.as_ref(), other).any() {
         return;
     }
-    let own = own.get_or_insert_default();
+    let is_none = other.is_none();
+    let amounts = own.get_or_insert_default();
     let merge = |list: &mut Option<BTreeMap<String, ApiQuantity>>, from: Option<&BTreeMap<String, ApiQuantity>>| {
         for name in RESIZABLE {
             match from.and_then(|from| from.get(name)) {
@@ -198,8 +206,11 @@ fn replace(own: &mut Option<ResourceRequirements>, other: Option<&ResourceRequir
             *list = None;
         }
     };
-    merge(&mut own.requests, other.and_then(|other| other.requests.as_ref()));
-    merge(&mut own.limits, other.and_then(|other| other.limits.as_ref()));
+    merge(&mut amounts.requests, other.and_then(|other| other.requests.as_ref()));
+    merge(&mut amounts.limits, other.and_then(|other| other.limits.as_ref()));
+    if is_none && *amounts == ResourceRequirements::default() {
+        *own = None;
+    }
 }
 
 #[cfg(test)]

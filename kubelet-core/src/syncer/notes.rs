@@ -62,6 +62,13 @@ impl StepNotes {
         resizes.is_news = true;
     }
 
+    /// The pod as a whole has these resources now.
+    pub fn resized_as_a_whole(&self, resources: Option<&ResourceRequirements>) {
+        let mut resizes = self.resizes_mut();
+        resizes.whole = Some(Box::new(resources.cloned().unwrap_or_default()));
+        resizes.is_news = true;
+    }
+
     pub(crate) fn has_resize_news(&self) -> bool {
         self.resizes_mut().is_news
     }
@@ -84,6 +91,7 @@ impl StepNotes {
     pub(crate) fn resizes_shown(&self, is_told: impl Fn(&ContainerId) -> bool) {
         let mut resizes = self.resizes_mut();
         resizes.is_news = false;
+        resizes.whole = None;
         if !resizes.actual.is_empty() {
             resizes.actual.retain(|one| !is_told(&one.container));
             resizes.actual.shrink_to_fit();

@@ -32,6 +32,8 @@ impl ActualResources {
 pub(crate) struct ResizeNotes {
     /// What containers have.
     pub(crate) actual: Vec<ActualResources>,
+    /// What the pod as a whole has.
+    pub(crate) whole: Option<Box<ResourceRequirements>>,
     /// Why the last change failed.
     pub(crate) error: Option<String>,
     /// Something of it is not shown yet.

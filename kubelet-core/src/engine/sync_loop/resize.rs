@@ -91,9 +91,6 @@ impl SyncLoop {
 
     /// Why this node can never do it.
     fn infeasible(&self, wanted: &PodRecord, before: &PodRecord) -> Option<String> {
-        if wanted.resizes_as_a_whole(before) {
-            return Some("this node cannot change the resources of a pod as a whole".to_owned());
-        }
         let backend = self.shared.gate.borrow();
         if !backend.last_known().is_none_or(|backend| backend.updates_resources) && wanted.resizes_in_place(before) {
             return Some("the runtime cannot change the resources of containers that run".to_owned());
