@@ -376,18 +376,19 @@ impl ContainerSyncer {
     }
 
     /// The limits of the pod's cgroup by `before`, by what the pod was granted, and in between, with room for both. Nothing where
-    /// there is no cgroup, or nothing of it changes.
+    /// there is no cgroup, or nothing of it changes for certain.
     pub(super) async fn cgroup_on_way(
         &self,
         pod: &PodRecord,
         before: &PodSpec,
+        is_unsettled: bool,
     ) -> Result<Option<[PodLimits; 3]>, CgroupError> {
         let Some(keeper) = &self.node.cgroups else {
             return Ok(None);
         };
         let (had, wanted) = (self.limits_of_pod(pod, before), self.limits_of_pod(pod, pod.spec()));
         // What runs elsewhere is not bound by a cgroup that is made for it now.
-        if had == wanted || !keeper.cgroups.exists(pod).await? {
+        if (had == wanted && !is_unsettled) || !keeper.cgroups.exists(pod).await? {
             return Ok(None);
         }
         let between = had.widest(&wanted);

@@ -321,6 +321,13 @@ fn annotations(pod: &PodRecord, view: &ContainerView<'_>, restart_count: u32) ->
     if let Some(seconds) = pod.spec().termination_grace_period_seconds {
         annotations.insert(annotation::POD_TERMINATION_GRACE.to_owned(), seconds.to_string());
     }
+    if ["cpu", "memory"].into_iter().any(|name| view.restarts_for(name)) {
+        let resources = view.resources().cloned().unwrap_or_default();
+        annotations.insert(
+            annotation::RESOURCES.to_owned(),
+            json(serde_json::to_string(&resources)),
+        );
+    }
     annotations
 }
 

@@ -41,6 +41,8 @@ pub(super) struct Lags<'a> {
     containers: Vec<Lag<'a>>,
     /// The pod as a whole does.
     as_a_whole: bool,
+    /// A change was begun and not brought to its end, so that anything may have something else than is told.
+    is_unsettled: bool,
     /// The pod with the resources that it and its containers have.
     before: PodRecord,
 }
@@ -74,10 +76,11 @@ impl Change<'_> {
 
 impl<'a> Lags<'a> {
     /// Nothing if all have what they were granted.
-    pub(super) fn of(work: &'a PodWork) -> Option<Self> {
+    pub(super) fn of(work: &'a PodWork, is_unsettled: bool) -> Option<Self> {
         let containers: Vec<Lag<'a>> = lagging(work).collect();
         let as_a_whole = lags_as_a_whole(work);
-        if containers.is_empty() && !as_a_whole {
+        let is_unsettled = is_unsettled && work.observed.containers.iter().any(|seen| seen.is_running());
+        if containers.is_empty() && !as_a_whole && !is_unsettled {
             return None;
         }
         let has = |name: &str| {
@@ -90,6 +93,7 @@ impl<'a> Lags<'a> {
             work,
             containers,
             as_a_whole,
+            is_unsettled,
             before,
         })
     }
@@ -169,7 +173,7 @@ impl ContainerSyncer {
             };
             match lag {
                 Some(lag) => (!lag.needs_restart()).then_some(change),
-                None => change.is_other_limit().then_some(change),
+                None => (lags.is_unsettled || change.is_other_limit()).then_some(change),
             }
         });
         let mut changes: Vec<Change<'a>> = in_place.collect();
@@ -195,6 +199,7 @@ impl ContainerSyncer {
             Ok(whole) => whole,
             Err(error) => return Err(as_a_whole(WholeError::Cgroup(error))),
         };
+        cx.notes.resize_begun();
         let wider = self.go_on(cx, pod, &whole, (Way::Had, Way::Between)).await;
         wider.map_err(as_a_whole)?;
         let mut done = Vec::new();
@@ -225,6 +230,7 @@ impl ContainerSyncer {
             cx.notes.resized_as_a_whole(pod.spec().resources.as_ref());
         }
         cx.notes.resize_failed(None);
+        cx.notes.resize_settled();
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ impl ContainerSyncer {
         if let Some(why) = network.filter(|_| !pod.facts().host_network) {
             return Err(SyncError::NetworkNotReady { why });
         }
-        let lags = Lags::of(work);
+        let lags = Lags::of(work, cx.notes.is_resize_unsettled());
         let lowers = match &lags {
             Some(lags) => self.check_decreases(cx, lags).await,
             None => {

@@ -10,9 +10,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::{Value, json};
 
 use super::{ContainerKind, ContainerView, PodRecord};
+use crate::observation::{ObservedContainer, PodObservation};
 use crate::quantity::Quantity;
 use crate::resources::{pod_requests, read_list};
-use crate::status::told_containers;
+use crate::status::{is_resizing, told_containers, told_id};
 
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
@@ -56,6 +57,13 @@ fn amounts(of: Option<&ResourceRequirements>, name: &str) -> [Option<Quantity>; 
         of.and_then(|resources| resources.limits.as_ref()),
     ];
     lists.map(|list| read_list(list).get(name).cloned())
+}
+
+/// Whether what is requested is what was granted.
+fn requests_are(asked: Option<&ResourceRequirements>, granted: Option<&BTreeMap<String, ApiQuantity>>) -> bool {
+    let asked = read_list(asked.and_then(|asked| asked.requests.as_ref()));
+    let granted = read_list(granted);
+    RESIZABLE.iter().all(|name| asked.get(*name) == granted.get(*name))
 }
 
 /// Whether nothing of these is more than it was, so that it always fits.
@@ -140,21 +148,32 @@ impl PodRecord {
         self.with_resources(Some(of_pod), |name| Some(other.container(name)?.resources().cloned()))
     }
 
-    /// This version of the pod with the CPU and memory that its containers have, or are to have, as a status tells it. Nothing if
-    /// that is what it asks for. What the status does not tell is taken for unchanged.
-    pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Option<Self> {
+    /// This version of the pod with the CPU and memory that it was granted last, as a status and its containers tell it. Nothing if
+    /// that is what it asks for. What they do not tell is taken for unchanged.
+    pub(crate) fn with_resources_told(&self, status: &PodStatus, seen: Option<&PodObservation>) -> Option<Self> {
+        let is_resizing = is_resizing(status);
         let told = |name: &str| {
-            let container = told_containers(status).find(|told| told.name == name)?;
-            container.resources.as_ref()
+            let told = told_containers(status).find(|told| told.name == name)?;
+            let newest = seen.and_then(|seen| seen.newest(name));
+            // One that was not told of yet was made with what was granted by then.
+            let untold = newest.filter(|seen| told_id(told) != Some(seen.id.as_str()));
+            if let Some(made_with) = untold.and_then(ObservedContainer::resources_made_with) {
+                return Some(made_with);
+            }
+            let asked = self.container(name)?;
+            let is_granted = is_resizing && requests_are(asked.resources(), told.allocated_resources.as_ref());
+            told.resources.clone().filter(|_| !is_granted)
         };
         let is_other = |own: Option<&ResourceRequirements>, told: Option<&ResourceRequirements>| {
             told.is_some() && Difference::between(own, told).any()
         };
-        let whole = status.resources.as_ref();
+        let own = self.spec().resources.as_ref();
+        let is_granted = is_resizing && requests_are(own, status.allocated_resources.as_ref());
+        let whole = status.resources.as_ref().filter(|_| !is_granted);
         let differs = is_other(self.spec().resources.as_ref(), whole)
-            || resizable_containers(self).any(|view| is_other(view.resources(), told(view.name())));
+            || resizable_containers(self).any(|view| is_other(view.resources(), told(view.name()).as_ref()));
         let whole = whole.cloned().map(Some);
-        differs.then(|| self.with_resources(whole, |name| told(name).cloned().map(Some)))
+        differs.then(|| self.with_resources(whole, |name| told(name).map(Some)))
     }
 
     /// This version of the pod with other CPU and memory, where they are told.
@@ -248,11 +267,11 @@ mod tests {
                 "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
                 "resources": {"requests": {"cpu": "1", "memory": "1Gi", "x/gpu": "1"}},
             }]});
-            now.with_resources_told(&serde_json::from_value(status).unwrap())
+            now.with_resources_told(&serde_json::from_value(status).unwrap(), None)
         };
         for state in ["running", "waiting"] {
             assert!(!told(json!({ state: {} })).unwrap().resizes(&pod("1", "1Gi")));
         }
-        assert!(now.with_resources_told(&Default::default()).is_none());
+        assert!(now.with_resources_told(&Default::default(), None).is_none());
     }
 }

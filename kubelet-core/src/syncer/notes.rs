@@ -69,6 +69,20 @@ impl StepNotes {
         resizes.is_news = true;
     }
 
+    /// A change of resources has begun: until it is settled what anything of the pod has may be either.
+    pub(crate) fn resize_begun(&self) {
+        self.resizes_mut().is_unsettled = true;
+    }
+
+    /// All has what it was granted.
+    pub(crate) fn resize_settled(&self) {
+        self.resizes_mut().is_unsettled = false;
+    }
+
+    pub(crate) fn is_resize_unsettled(&self) -> bool {
+        self.resizes_mut().is_unsettled
+    }
+
     pub(crate) fn has_resize_news(&self) -> bool {
         self.resizes_mut().is_news
     }

@@ -36,6 +36,8 @@ pub(crate) struct ResizeNotes {
     pub(crate) whole: Option<Box<ResourceRequirements>>,
     /// Why the last change failed.
     pub(crate) error: Option<String>,
+    /// A change was begun, and was not brought to its end: what containers have may be either.
+    pub(crate) is_unsettled: bool,
     /// Something of it is not shown yet.
     pub(crate) is_news: bool,
 }

@@ -26,6 +26,8 @@ pub(super) struct Whole {
     sandbox: Option<(SandboxId, [LinuxResources; 3])>,
     overhead: Option<LinuxResources>,
     cgroup: Option<[PodLimits; 3]>,
+    /// What it has is not known: it is told and given all again.
+    is_unsettled: bool,
 }
 
 /// Why the limits of a pod as a whole could not be changed.
@@ -66,7 +68,8 @@ impl ContainerSyncer {
         Ok(Whole {
             sandbox: ready.map(|sandbox| (sandbox.id.clone(), [had, between, granted])),
             overhead: self.node.resources.of_overhead(pod),
-            cgroup: self.cgroup_on_way(pod, before.spec()).await?,
+            cgroup: self.cgroup_on_way(pod, before.spec(), lags.is_unsettled).await?,
+            is_unsettled: lags.is_unsettled,
         })
     }
 
@@ -78,7 +81,7 @@ impl ContainerSyncer {
         whole: &Whole,
         (from, to): (Way, Way),
     ) -> Result<(), WholeError> {
-        let is_news = whole.tell(from) != whole.tell(to);
+        let is_news = whole.is_unsettled || whole.tell(from) != whole.tell(to);
         if is_news {
             self.tell_sandbox(&cx.notes, whole, to)
                 .await
