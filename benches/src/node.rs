@@ -147,7 +147,7 @@ impl Node {
     }
 }
 
-const ALL_OPS: [Op; 16] = [
+const ALL_OPS: [Op; 17] = [
     Op::ListSandboxes,
     Op::ListContainers,
     Op::SandboxStatus,
@@ -161,6 +161,7 @@ const ALL_OPS: [Op; 16] = [
     Op::RemoveContainer,
     Op::Exec,
     Op::UpdateResources,
+    Op::UpdateSandbox,
     Op::ImageStatus,
     Op::ListImages,
     Op::Pull,

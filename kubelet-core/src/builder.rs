@@ -239,6 +239,8 @@ impl KubeletBuilder {
     }
 
     /// Adds a source of what pods use. Repeatable: what a later one knows takes the place of what an earlier one does.
+    ///
+    /// Where there is one, a memory limit of a pod that runs is lowered only if what is used is known and less than the new limit.
     pub fn stats(mut self, provider: impl StatsProvider) -> Self {
         self.stats.push(Arc::new(provider));
         self

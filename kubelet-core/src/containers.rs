@@ -48,6 +48,7 @@ use crate::pleg::PodLifecycleEventGenerator;
 use crate::probes::ProbeManager;
 use crate::runtime::{ContainerRuntime, ImageMounts, NETWORK_READY, RUNTIME_READY, RuntimeHandler, RuntimeParts};
 use crate::settings::Settings;
+use crate::stats::StatsLayers;
 use crate::syncer::{AcquireError, BackendStatus, Doomed, PodSyncer, PodWork, Remains, StepContext, SyncError, Synced};
 use crate::volumes::VolumeManager;
 pub(crate) use cgroups::CgroupKeeper;
@@ -101,6 +102,7 @@ pub(crate) struct NodeParts {
     pub(crate) http_client: Option<Arc<dyn HttpClient>>,
     pub(crate) objects: Option<Arc<dyn ObjectSource>>,
     pub(crate) ledger: Arc<Ledger>,
+    pub(crate) stats: Arc<StatsLayers>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) random: Arc<dyn RandomSource>,
     pub(crate) settings: Settings,

@@ -141,7 +141,7 @@ pub(crate) struct HandleParts {
     pub(crate) part_health: PartHealth,
     pub(crate) metric_sources: Vec<Arc<dyn MetricSource>>,
     pub(crate) image_gc: Option<Arc<GcMetrics>>,
-    pub(crate) stats: StatsLayers,
+    pub(crate) stats: Arc<StatsLayers>,
 }
 
 /// A handle to a kubelet. A cheap clone, good before, while and after it runs.

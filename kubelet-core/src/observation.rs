@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::ids::{ContainerId, PodKey, PodUid, SandboxId};
@@ -89,6 +90,8 @@ pub struct ObservedContainer {
     pub termination_message_path: Option<PathBuf>,
     /// Whether the end of its log stands in for a missing termination message.
     pub fallback_to_logs: bool,
+    /// The resources that it was made with, as JSON, where it says so.
+    pub made_with: Option<String>,
 }
 
 impl ObservedSandbox {
@@ -142,6 +145,7 @@ impl ObservedContainer {
             log_path: None,
             termination_message_path: None,
             fallback_to_logs: false,
+            made_with: None,
         }
     }
 
@@ -149,6 +153,11 @@ impl ObservedContainer {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.state == ContainerState::Running
+    }
+
+    /// The resources that it was made with, where it says so.
+    pub(crate) fn resources_made_with(&self) -> Option<ResourceRequirements> {
+        serde_json::from_str(self.made_with.as_ref()?).ok()
     }
 }
 
@@ -175,6 +184,7 @@ impl From<ContainerStatus> for ObservedContainer {
             log_path: status.log_path,
             termination_message_path: notes.termination_message_host_path.map(PathBuf::from),
             fallback_to_logs: notes.fallback_to_logs,
+            made_with: notes.resources,
         }
     }
 }

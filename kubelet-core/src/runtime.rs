@@ -52,8 +52,13 @@ pub enum Scope<'a> {
 pub enum Target<'a> {
     /// One container.
     Container(&'a ContainerId),
-    /// A pod's sandbox.
-    Sandbox(&'a SandboxId),
+    /// A pod's sandbox: all of the pod but its overhead, as in [`SandboxConfig::resources`].
+    Sandbox {
+        /// The sandbox.
+        id: &'a SandboxId,
+        /// What the pod costs beside its containers, as in [`SandboxConfig::overhead`].
+        overhead: Option<&'a LinuxResources>,
+    },
 }
 
 /// Says that something happened to a pod, so that it is looked at. Carries no truth.
@@ -172,6 +177,9 @@ pub trait ContainerRuntime: fmt::Debug + Send + Sync + 'static {
     async fn exec(&self, id: &ContainerId, req: ExecRequest) -> Result<ExecOutput, RuntimeError>;
 
     /// Changes the limits of a running container or sandbox.
+    ///
+    /// A sandbox is asked about before the cgroup of its pod is changed, and asked about once more, with what it had, if that
+    /// fails. Whoever has nothing to do with it says [`RuntimeError::Unsupported`], and is not minded.
     ///
     /// # Errors
     /// [`RuntimeError::Unsupported`] if this runtime cannot, which is the default.

@@ -24,6 +24,10 @@ mod engine {
     mod probes;
     mod repetition;
     mod resize;
+    mod resize_crash;
+    mod resize_memory;
+    mod resize_pod_level;
+    mod resize_whole;
     mod restart_faults;
     mod runtime_faults;
     mod sandbox_faults;

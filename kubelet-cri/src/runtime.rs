@@ -437,16 +437,21 @@ impl ContainerRuntime for CriRuntime {
                     .await
                     .map(drop)
             }
-            Target::Sandbox(id) => {
+            Target::Sandbox { id, overhead } => {
                 let op = Op::change("update_podsandbox", "sandbox", id.as_str());
                 let request = v1::UpdatePodSandboxResourcesRequest {
                     pod_sandbox_id: id.to_string(),
+                    overhead: Some(overhead.map(resources).unwrap_or_default()),
                     resources: Some(resources(to)),
-                    ..v1::UpdatePodSandboxResourcesRequest::default()
                 };
-                answer(op, limit, runtime.update_pod_sandbox_resources(within(limit, request)))
-                    .await
-                    .map(drop)
+                let said = answer(op, limit, runtime.update_pod_sandbox_resources(within(limit, request))).await;
+                match said {
+                    // Some say so with a text alone, under `Unknown`.
+                    Err(RuntimeError::Refused { message, .. }) if message.contains("not implemented") => {
+                        Err(RuntimeError::unsupported(op.name))
+                    }
+                    said => said.map(drop),
+                }
             }
         }
     }

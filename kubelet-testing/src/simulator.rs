@@ -47,6 +47,9 @@ pub enum Invariant {
     Probes,
     /// Once faults stop, every wish is met.
     Wish,
+    /// Once all is settled, containers have what their pods were granted, and a pod that was not granted what it asks for waits for
+    /// a reason: there is no room for it, or never can be.
+    Resizes,
     /// Once all is settled nothing is called but relists and checks, and no status is told.
     Idle,
     /// The contract of the runtime is kept; see [`FakeRuntime::violations`].
@@ -116,6 +119,8 @@ pub struct SimulationReport {
     pub actions: BTreeMap<&'static str, u64>,
     /// How often each kind of fault was shown.
     pub faults: BTreeMap<FaultKind, u64>,
+    /// How often pods that run were told to wait for other resources, and how often they were granted them after that.
+    pub resizes: BTreeMap<&'static str, u64>,
     /// How often pod workers went from one stage to another, over all lives of the agent.
     pub transitions: BTreeMap<(String, String), u64>,
     /// A hash of the whole trace.

@@ -180,6 +180,10 @@ impl KubeletBuilder {
         let (commands, command_receiver) = mpsc::channel(64);
         let view = self.node_view.clone().unwrap_or_else(|| NodeView::new(&*node_name));
         let ledger = Arc::new(Ledger::new(self.handlers()?, Arc::new(view)));
+        let stats = Arc::new(StatsLayers::new(
+            self.stats.clone(),
+            self.settings.runtime_request_timeout,
+        ));
         // Upstream's own folder, so that what it has pulled is known here too.
         let (records, folder) = match &self.place {
             Place::Disk { root, .. } => (StateDir::on_disk(root.join("image_manager")), ""),
@@ -249,6 +253,7 @@ impl KubeletBuilder {
                     },
                     objects: self.objects.clone(),
                     ledger: ledger.clone(),
+                    stats: stats.clone(),
                     clock: self.clock.clone(),
                     random: self.random.clone(),
                     settings: self.settings.clone(),
@@ -363,7 +368,7 @@ impl KubeletBuilder {
             pleg_health: pleg_health.clone(),
             part_health: part_health.clone(),
             metric_sources: self.metric_sources,
-            stats: StatsLayers::new(self.stats, self.settings.runtime_request_timeout),
+            stats,
             image_gc: image_collector.as_ref().map(|collector| collector.metrics.clone()),
         });
         let node = NodeContext {

@@ -135,7 +135,7 @@ impl ContainerSyncer {
     ) -> Result<(), RuntimeError> {
         let what = match of {
             Target::Container(id) => id.as_str(),
-            Target::Sandbox(id) => id.as_str(),
+            Target::Sandbox { id, .. } => id.as_str(),
         };
         let call = self.runtime.update_resources(of, to);
         self.bounded(notes, "update_resources", what, self.limit(), call).await

@@ -346,6 +346,18 @@ impl ContainerSyncer {
         Err(SyncError::failed("cannot make the pod's cgroup", error))
     }
 
+    /// Gives the pod's cgroup other limits.
+    pub(super) async fn change_cgroup(&self, pod: &PodRecord, limits: &PodLimits) -> Result<(), CgroupError> {
+        let Some(keeper) = &self.node.cgroups else {
+            return Ok(());
+        };
+        let is_so = super::lock(&self.memory_of(pod.uid())).cgroup.as_ref() == Some(limits);
+        if is_so {
+            return Ok(());
+        }
+        self.apply_cgroup(keeper, pod, limits.clone()).await
+    }
+
     async fn apply_cgroup(&self, keeper: &CgroupKeeper, pod: &PodRecord, limits: PodLimits) -> Result<(), CgroupError> {
         let memory = self.memory_of(pod.uid());
         // Unknown until it has succeeded.
@@ -363,31 +375,33 @@ impl ContainerSyncer {
         }
     }
 
-    /// Before containers go from what `before` says to what the pod was granted: lets its cgroup have room for both. Gives what
-    /// it is to have in the end; nothing where there is no cgroup, or nothing of it changes.
-    pub(super) async fn widen_cgroup(
+    /// The limits of the pod's cgroup by `before`, by what the pod was granted, and in between, with room for both. Nothing where
+    /// there is no cgroup, or nothing of it changes for certain.
+    pub(super) async fn cgroup_on_way(
         &self,
         pod: &PodRecord,
         before: &PodSpec,
-    ) -> Result<Option<PodLimits>, CgroupError> {
+        is_unsettled: bool,
+    ) -> Result<Option<[PodLimits; 3]>, CgroupError> {
         let Some(keeper) = &self.node.cgroups else {
             return Ok(None);
         };
         let (had, wanted) = (self.limits_of_pod(pod, before), self.limits_of_pod(pod, pod.spec()));
         // What runs elsewhere is not bound by a cgroup that is made for it now.
-        if had == wanted || !keeper.cgroups.exists(pod).await? {
+        if (had == wanted && !is_unsettled) || !keeper.cgroups.exists(pod).await? {
             return Ok(None);
         }
-        self.apply_cgroup(keeper, pod, had.widest(&wanted)).await?;
-        Ok(Some(wanted))
+        let between = had.widest(&wanted);
+        Ok(Some([had, between, wanted]))
     }
 
-    /// After that: takes back what is not needed any more.
-    pub(super) async fn narrow_cgroup(&self, pod: &PodRecord, wanted: Option<PodLimits>) -> Result<(), CgroupError> {
-        match (&self.node.cgroups, wanted) {
-            (Some(keeper), Some(wanted)) => self.apply_cgroup(keeper, pod, wanted).await,
-            _ => Ok(()),
-        }
+    /// The memory that the pod's cgroup is to have at most from now on, if that is less than by `before`.
+    pub(super) async fn lower_memory_of_pod(&self, pod: &PodRecord, before: &PodSpec) -> Option<u64> {
+        let keeper = self.node.cgroups.as_ref()?;
+        let had = self.limits_of_pod(pod, before).cgroup.memory_bytes;
+        let wanted = self.limits_of_pod(pod, pod.spec()).cgroup.memory_bytes?;
+        let falls = had.is_none_or(|had| wanted < had);
+        (falls && matches!(keeper.cgroups.exists(pod).await, Ok(true))).then_some(wanted)
     }
 
     /// Makes the cgroup of a container, where the runtime makes none.

@@ -55,10 +55,7 @@ impl ContainerSyncer {
             .flatten()
             .map(|sysctl| (sysctl_name(&sysctl.name), sysctl.value.clone()))
             .collect();
-        config.resources = self.node.resources.of_sandbox(pod);
-        if self.has_exclusive_cpus(pod) {
-            config.resources.cpu_quota = NO_QUOTA;
-        }
+        config.resources = self.limits_of_sandbox(pod);
         if let Some(keeper) = &self.node.cgroups {
             config.cgroup_parent = keeper.parent(pod);
         }
@@ -328,6 +325,13 @@ fn annotations(pod: &PodRecord, view: &ContainerView<'_>, restart_count: u32) ->
     }
     if let Some(seconds) = pod.spec().termination_grace_period_seconds {
         annotations.insert(annotation::POD_TERMINATION_GRACE.to_owned(), seconds.to_string());
+    }
+    if ["cpu", "memory"].into_iter().any(|name| view.restarts_for(name)) {
+        let resources = view.resources().cloned().unwrap_or_default();
+        annotations.insert(
+            annotation::RESOURCES.to_owned(),
+            json(serde_json::to_string(&resources)),
+        );
     }
     annotations
 }

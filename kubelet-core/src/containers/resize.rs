@@ -2,8 +2,12 @@
 //!
 //! Source: kubelet 1.36, `kuberuntime_manager.go`.
 
-use k8s_openapi::api::core::v1::{PodSpec, ResourceRequirements};
+mod decreases;
+mod whole;
 
+use k8s_openapi::api::core::v1::ResourceRequirements;
+
+use self::whole::{Way, WholeError};
 use super::ContainerSyncer;
 use super::config::NO_QUOTA;
 use crate::actions::PodActions;
@@ -11,15 +15,13 @@ use crate::error::error_chain;
 use crate::event::{Event, EventSubject, EventType};
 use crate::ids::ContainerId;
 use crate::pod::{ContainerView, Difference, PodRecord, resizable_containers};
-use crate::quantity::Quantity;
-use crate::resources::read_list;
 use crate::runtime::{LinuxResources, Target};
 use crate::status::{told_containers, told_id};
 use crate::syncer::{PodWork, StepContext, StepNotes, SyncError};
 
 /// A container that runs with other resources than its pod was granted.
 #[derive(Debug)]
-pub(super) struct Lag<'a> {
+struct Lag<'a> {
     view: ContainerView<'a>,
     id: &'a ContainerId,
     difference: Difference,
@@ -30,135 +32,207 @@ impl Lag<'_> {
     fn needs_restart(&self) -> bool {
         self.difference.needs_restart(&self.view)
     }
+}
+
+/// What of a pod lags behind what it was granted.
+#[derive(Debug)]
+pub(super) struct Lags<'a> {
+    work: &'a PodWork,
+    containers: Vec<Lag<'a>>,
+    /// The pod as a whole does.
+    as_a_whole: bool,
+    /// A change was begun and not brought to its end, so that anything may have something else than is told.
+    is_unsettled: bool,
+    /// The pod with the resources that it and its containers have.
+    before: PodRecord,
+}
+
+/// Another limit for a container that goes on.
+#[derive(Debug)]
+struct Change<'a> {
+    view: ContainerView<'a>,
+    id: &'a ContainerId,
+    from: LinuxResources,
+    to: LinuxResources,
+}
+
+/// No limit is more than any.
+fn limit(amount: i64) -> i64 {
+    if amount > 0 { amount } else { i64::MAX }
+}
+
+impl Change<'_> {
+    fn is_other_limit(&self) -> bool {
+        limit(self.to.cpu_quota) != limit(self.from.cpu_quota)
+            || limit(self.to.memory_limit_bytes) != limit(self.from.memory_limit_bytes)
+    }
 
     /// Whether any limit grows, or goes.
     fn grows(&self) -> bool {
-        let limits = |of: Option<&ResourceRequirements>| read_list(of.and_then(|of| of.limits.as_ref()));
-        let (wanted, has) = (limits(self.view.resources()), limits(self.has));
-        ["cpu", "memory"].into_iter().any(|name| {
-            let least: Option<&Quantity> = has.get(name);
-            least.is_some_and(|has| wanted.get(name).is_none_or(|wanted| wanted > has))
+        limit(self.to.cpu_quota) > limit(self.from.cpu_quota)
+            || limit(self.to.memory_limit_bytes) > limit(self.from.memory_limit_bytes)
+    }
+}
+
+impl<'a> Lags<'a> {
+    /// Nothing if all have what they were granted.
+    pub(super) fn of(work: &'a PodWork, is_unsettled: bool) -> Option<Self> {
+        let containers: Vec<Lag<'a>> = lagging(work).collect();
+        let as_a_whole = lags_as_a_whole(work);
+        let is_unsettled = is_unsettled && work.observed.containers.iter().any(|seen| seen.is_running());
+        if containers.is_empty() && !as_a_whole && !is_unsettled {
+            return None;
+        }
+        let has = |name: &str| {
+            let lag = containers.iter().find(|lag| lag.view.name() == name)?;
+            Some(lag.has.cloned())
+        };
+        let whole = as_a_whole.then(|| work.status.resources.clone());
+        let before = work.pod.with_resources(whole, has);
+        Some(Self {
+            work,
+            containers,
+            as_a_whole,
+            is_unsettled,
+            before,
         })
+    }
+
+    /// The containers that have to be started anew.
+    pub(super) fn to_restart(&self) -> Vec<ContainerId> {
+        let restart = self.containers.iter().filter(|lag| lag.needs_restart());
+        restart.map(|lag| lag.id.clone()).collect()
+    }
+
+    /// The pod with the resources that it and its containers have.
+    pub(super) fn before(&self) -> &PodRecord {
+        &self.before
     }
 }
 
 /// The containers of a pod that lag behind what it was granted.
-pub(super) fn lags(work: &PodWork) -> Vec<Lag<'_>> {
-    resizable_containers(&work.pod)
-        .filter_map(|view| {
-            let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
-            // What the status tells has to be of this container, and not of the one before.
-            let told = told_containers(&work.status).find(|told| told_id(told) == Some(seen.id.as_str()))?;
-            let difference = Difference::between(view.resources(), told.resources.as_ref());
-            difference.any().then_some(Lag {
-                view,
-                id: &seen.id,
-                difference,
-                has: told.resources.as_ref(),
-            })
+fn lagging(work: &PodWork) -> impl Iterator<Item = Lag<'_>> {
+    resizable_containers(&work.pod).filter_map(|view| {
+        let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
+        // What the status tells has to be of this container, and not of the one before.
+        let told = told_containers(&work.status).find(|told| told_id(told) == Some(seen.id.as_str()))?;
+        let difference = Difference::between(view.resources(), told.resources.as_ref());
+        difference.any().then_some(Lag {
+            view,
+            id: &seen.id,
+            difference,
+            has: told.resources.as_ref(),
         })
-        .collect()
+    })
+}
+
+/// Whether something of a pod runs, and the pod as a whole has not what it was granted.
+fn lags_as_a_whole(work: &PodWork) -> bool {
+    let granted = work.pod.spec().resources.as_ref();
+    granted.is_some()
+        && Difference::between(granted, work.status.resources.as_ref()).any()
+        && work.observed.containers.iter().any(|seen| seen.is_running())
 }
 
 /// Notes that a backend was handed the pod with what it was granted, which is all that there is to do.
 pub(crate) fn note_all_resized(work: &PodWork, notes: &StepNotes) {
-    for lag in lags(work) {
+    for lag in lagging(work) {
         notes.resized(lag.view.name(), lag.id, lag.view.resources());
+    }
+    if lags_as_a_whole(work) {
+        notes.resized_as_a_whole(work.pod.spec().resources.as_ref());
     }
 }
 
-/// The containers that have to be started anew.
-pub(super) fn restart_to_resize(lags: &[Lag<'_>]) -> Vec<ContainerId> {
-    let restart = lags.iter().filter(|lag| lag.needs_restart());
-    restart.map(|lag| lag.id.clone()).collect()
-}
-
 impl ContainerSyncer {
-    /// Gives containers that go on what their pod was granted: those first that give something back.
+    /// The limits of a container that runs, by its pod as it is or as it was.
+    fn limits_of(&self, pod: &PodRecord, name: &str) -> LinuxResources {
+        let node = self.node.ledger.node();
+        let view = pod.container(name);
+        let mut limits = view.map_or_else(LinuxResources::default, |view| {
+            self.node.resources.of_container(pod, &view, &node)
+        });
+        if self.given(pod.uid(), name).exclusive_cpus {
+            limits.cpu_quota = NO_QUOTA;
+        }
+        limits
+    }
+
+    /// The containers that get other limits and go on: those first that give something back. A container without a limit of its
+    /// own has that of its pod.
+    fn changes<'a>(&self, lags: &Lags<'a>) -> Vec<Change<'a>> {
+        let work = lags.work;
+        let in_place = resizable_containers(&work.pod).filter_map(|view| {
+            let seen = work.observed.of_name(view.name()).find(|seen| seen.is_running())?;
+            let lag = lags.containers.iter().find(|lag| lag.id == &seen.id);
+            let change = Change {
+                view,
+                id: &seen.id,
+                from: self.limits_of(&lags.before, view.name()),
+                to: self.limits_of(&work.pod, view.name()),
+            };
+            match lag {
+                Some(lag) => (!lag.needs_restart()).then_some(change),
+                None => (lags.is_unsettled || change.is_other_limit()).then_some(change),
+            }
+        });
+        let mut changes: Vec<Change<'a>> = in_place.collect();
+        changes.sort_by_key(Change::grows);
+        changes
+    }
+
+    /// Gives containers that go on what their pod was granted.
     pub(super) async fn resize(
         &self,
         cx: &StepContext,
-        pod: &PodRecord,
-        mut lags: Vec<Lag<'_>>,
+        lags: &Lags<'_>,
         actions: &PodActions,
     ) -> Result<(), SyncError> {
-        if lags.is_empty() {
+        let pod = &*lags.work.pod;
+        let mut changes = self.changes(lags);
+        changes.retain(|change| actions.kill.iter().all(|kill| kill.id != *change.id));
+        if actions.kill_pod {
             return Ok(());
         }
-        let before = spec_before(pod, &lags);
-        lags.retain(|lag| !lag.needs_restart() && actions.kill.iter().all(|kill| kill.id != *lag.id));
-        if lags.is_empty() || actions.kill_pod {
-            return Ok(());
-        }
-        lags.sort_by_key(Lag::grows);
-        let node = self.node.ledger.node();
-        let cgroup = match self.widen_cgroup(pod, &before).await {
-            Ok(cgroup) => cgroup,
-            Err(error) => {
-                return Err(tell_failed(
-                    cx,
-                    pod,
-                    "cannot change the cgroup of the pod".to_owned(),
-                    error,
-                ));
-            }
+        let as_a_whole = |error| tell_failed(cx, pod, "cannot change the limits of the pod".to_owned(), error);
+        let whole = match self.whole_of(lags).await {
+            Ok(whole) => whole,
+            Err(error) => return Err(as_a_whole(WholeError::Cgroup(error))),
         };
+        cx.notes.resize_begun();
+        let wider = self.go_on(cx, pod, &whole, (Way::Had, Way::Between)).await;
+        wider.map_err(as_a_whole)?;
         let mut done = Vec::new();
-        let tell_done = |done: &[&Lag<'_>]| {
+        let tell_done = |done: &[&Change<'_>]| {
             done.iter()
-                .for_each(|lag| cx.notes.resized(lag.view.name(), lag.id, lag.view.resources()))
+                .for_each(|change| cx.notes.resized(change.view.name(), change.id, change.view.resources()))
         };
-        for lag in &lags {
-            let name = lag.view.name();
-            let all = self.node.resources.of_container(pod, &lag.view, &node);
-            let has_own_cpus = self.given(pod.uid(), name).exclusive_cpus;
-            let limits = LinuxResources {
-                cpu_shares: all.cpu_shares,
-                cpu_quota: if has_own_cpus { NO_QUOTA } else { all.cpu_quota },
-                cpu_period: all.cpu_period,
-                memory_limit_bytes: all.memory_limit_bytes,
-                memory_swap_limit_bytes: all.memory_swap_limit_bytes,
-                ..LinuxResources::default()
-            };
-            match self.call_update(&cx.notes, Target::Container(lag.id), &limits).await {
-                Ok(()) => done.push(lag),
+        for change in &changes {
+            match self
+                .call_update(&cx.notes, Target::Container(change.id), &change.to)
+                .await
+            {
+                Ok(()) => done.push(change),
                 // It has ended meanwhile: the next one is made with what the pod was granted.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => {
-                    let what = format!("cannot change the resources of container {name}");
+                    let what = format!("cannot change the resources of container {}", change.view.name());
                     tell_done(&done);
                     return Err(tell_failed(cx, pod, what, error));
                 }
             }
         }
-        if let Err(error) = self.narrow_cgroup(pod, cgroup).await {
-            return Err(tell_failed(
-                cx,
-                pod,
-                "cannot change the cgroup of the pod".to_owned(),
-                error,
-            ));
-        }
+        let narrower = self.go_on(cx, pod, &whole, (Way::Between, Way::Granted)).await;
+        narrower.map_err(as_a_whole)?;
         // Only now: as long as the cgroup of the pod is too wide all is tried again.
         tell_done(&done);
+        if lags.as_a_whole {
+            cx.notes.resized_as_a_whole(pod.spec().resources.as_ref());
+        }
         cx.notes.resize_failed(None);
+        cx.notes.resize_settled();
         Ok(())
     }
-}
-
-/// The pod's spec with the resources that its containers have.
-pub(super) fn spec_before(pod: &PodRecord, lags: &[Lag<'_>]) -> PodSpec {
-    let mut spec = pod.spec().clone();
-    let all = spec
-        .containers
-        .iter_mut()
-        .chain(spec.init_containers.iter_mut().flatten());
-    for container in all {
-        if let Some(lag) = lags.iter().find(|lag| lag.view.name() == container.name) {
-            container.resources = lag.has.cloned();
-        }
-    }
-    spec
 }
 
 /// Tells that a resize has failed, once.
@@ -168,11 +242,14 @@ fn tell_failed(
     what: String,
     error: impl std::error::Error + Send + Sync + 'static,
 ) -> SyncError {
-    let text = format!("{what}: {}", error_chain(&error));
+    tell(cx, pod, format!("{what}: {}", error_chain(&error)));
+    SyncError::failed(what, error)
+}
+
+fn tell(cx: &StepContext, pod: &PodRecord, text: String) {
     if cx.notes.resize_failed(Some(text.clone())) {
         let subject = EventSubject::pod(pod);
         cx.events
             .record(Event::new(subject, EventType::Warning, "ResizeError", text));
     }
-    SyncError::failed(what, error)
 }

@@ -10,13 +10,14 @@ use super::ContainerSyncer;
 use super::cgroups::Others;
 use super::ground::Ground;
 use super::hooks::PodAt;
-use super::resize::{Lag, lags, restart_to_resize, spec_before};
+use super::resize::Lags;
 use super::start::Started;
 use super::start_error::StartError;
 use crate::actions::{
     ActionInputs, ContainerKillCause, KillAction, PodActions, SandboxAction, StartAction, compute_pod_actions,
 };
 use crate::event::{Event, EventSubject, EventType};
+use crate::ids::ContainerId;
 use crate::observation::PodObservation;
 use crate::pod::{ContainerKind, PodRecord};
 use crate::probes::ProbeKind;
@@ -55,13 +56,30 @@ impl ContainerSyncer {
             }
             return Err(SyncError::NetworkNotReady { why });
         }
-        let lags = lags(work);
-        let actions = self.decide(work, &lags);
+        let lags = Lags::of(work, cx.notes.is_resize_unsettled());
+        let lowers = match &lags {
+            Some(lags) => self.check_decreases(cx, lags).await,
+            None => {
+                // One that has failed may have been taken back.
+                cx.notes.resize_failed(None);
+                Ok(())
+            }
+        };
+        if let Err(SyncError::Stopped) = lowers {
+            return Err(SyncError::Stopped);
+        }
+        // What cannot be done as a whole is not begun.
+        let to_restart = lags.as_ref().filter(|_| lowers.is_ok()).map(Lags::to_restart);
+        let actions = self.decide(work, &to_restart.unwrap_or_default());
+        let resize = async || match &lags {
+            Some(lags) if lowers.is_ok() => self.resize(cx, lags, &actions).await,
+            _ => Ok(()),
+        };
         // Whatever its status makes of that: nothing more will come of it.
         let is_over = actions.sandbox == SandboxAction::None && actions.reset.is_empty() && !pod.is_deleted();
         let without_sandbox = if is_over { Synced::Terminal } else { Synced::Settled };
         if actions.is_empty() {
-            let resized = self.resize(cx, pod, lags, &actions).await;
+            let resized = resize().await.and(lowers);
             if let SandboxAction::None = actions.sandbox {
                 return resized.map(|()| without_sandbox);
             }
@@ -83,10 +101,10 @@ impl ContainerSyncer {
         }
         let mut others = Others {
             run: work.observed.containers.iter().any(|seen| seen.is_running()),
-            before: (!lags.is_empty()).then(|| spec_before(pod, &lags)),
+            before: lags.as_ref().map(|lags| lags.before().spec().clone()),
         };
         // Whatever comes of it: what is to be started waits for no resources of others.
-        let resized = self.resize(cx, pod, lags, &actions).await;
+        let resized = resize().await.and(lowers);
         if resized.is_ok() {
             // None lags any more. What was to be started anew has been stopped.
             others.before = None;
@@ -133,7 +151,7 @@ impl ContainerSyncer {
         }
     }
 
-    fn decide(&self, work: &PodWork, lags: &[Lag<'_>]) -> PodActions {
+    fn decide(&self, work: &PodWork, restart_to_resize: &[ContainerId]) -> PodActions {
         let memory = self.memory_of(work.pod.uid());
         let memory = super::lock(&memory);
         let per_name = self.node.settings.container_gc.max_per_container;
@@ -144,8 +162,7 @@ impl ContainerSyncer {
         if is_restarting_all(&work.status) {
             inputs = inputs.with_restarting_all();
         }
-        let restart_to_resize = restart_to_resize(lags);
-        inputs = inputs.with_restart_to_resize(&restart_to_resize);
+        inputs = inputs.with_restart_to_resize(restart_to_resize);
         let probes = self.probes.results(work.pod.uid());
         if let Some(probes) = &probes {
             inputs = inputs.with_probes(probes);

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 use crate::ids::PodUid;
 use crate::pod::{PodRecord, RestartPolicy};
 use crate::state_dir::{StateDir, StateError};
-use crate::status::{pod_is_terminal, told_containers, told_running};
+use crate::status::{is_resizing, pod_is_terminal, told_containers, told_running};
 
 const FOLDER: &str = "pods";
 
@@ -140,6 +140,8 @@ pub(crate) struct Essence {
     has_deadline: bool,
     /// A hash of what its containers have, of a pod that may ask for other resources, also while nobody listens.
     resources: Option<u64>,
+    /// They are being changed: what they have is not known for certain until that is done.
+    is_resizing: bool,
     /// What the probes of running containers have come to: the runtime cannot tell.
     probed: Vec<(String, bool, bool)>,
 }
@@ -162,6 +164,7 @@ impl Essence {
             has_run,
             has_deadline: pod.facts().active_deadline.is_some() && status.start_time.is_some(),
             resources: actual(pod, status),
+            is_resizing: is_resizing(status),
             probed: told_containers(status)
                 .filter(|c| pod.facts().has_probes && told_running(c))
                 .map(|c| (c.name.clone(), c.started.unwrap_or(false), c.ready))
@@ -176,15 +179,15 @@ impl Essence {
 }
 
 fn actual(pod: &PodRecord, status: &PodStatus) -> Option<u64> {
-    // Another spec of a static pod is another pod.
-    if pod.is_static() || !pod.containers().any(|view| view.resources().is_some()) {
+    let has_some = pod.spec().resources.is_some() || pod.containers().any(|view| view.resources().is_some());
+    if !has_some {
         return None;
     }
     // Compared within one life of the agent alone.
     let mut hash = DefaultHasher::new();
-    for told in told_containers(status) {
-        told.name.hash(&mut hash);
-        let resources = told.resources.as_ref();
+    let of_containers = told_containers(status).map(|told| (told.name.as_str(), told.resources.as_ref()));
+    for (name, resources) in of_containers.chain([("", status.resources.as_ref())]) {
+        name.hash(&mut hash);
         for list in [
             resources.and_then(|of| of.requests.as_ref()),
             resources.and_then(|of| of.limits.as_ref()),

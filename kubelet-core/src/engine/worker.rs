@@ -27,7 +27,7 @@ use crate::event::{Event, EventSubject, EventType};
 use crate::ids::{ContainerId, PodUid};
 use crate::observation::PodObservation;
 use crate::pod::PodRecord;
-use crate::status::{StatusOverride, pod_is_terminal};
+use crate::status::{StatusOverride, is_resizing, pod_is_terminal};
 use crate::syncer::{
     AcquireError, Doomed, KillCause, PodWish, PodWork, Remains, Standing, StepNotes, SyncError, Synced, Termination,
 };
@@ -133,6 +133,10 @@ impl Worker {
         let wisher = Arc::new(wisher);
         let (stage, stages) = watch::channel(Stage::Waiting);
         let notes = Arc::new(StepNotes::default());
+        if restored.as_ref().is_some_and(|status| is_resizing(status)) {
+            // The last life may have done it without telling.
+            notes.resize_begun();
+        }
         let link = WorkerLink {
             wish: wisher.clone(),
             stage: stages,

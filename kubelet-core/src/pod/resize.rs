@@ -10,9 +10,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::{Value, json};
 
 use super::{ContainerKind, ContainerView, PodRecord};
+use crate::observation::{ObservedContainer, PodObservation};
 use crate::quantity::Quantity;
 use crate::resources::{pod_requests, read_list};
-use crate::status::told_containers;
+use crate::status::{is_resizing, told_containers, told_id};
 
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
@@ -43,7 +44,9 @@ impl Difference {
 
     /// Whether a container gets them only by a start anew.
     pub(crate) fn needs_restart(self, view: &ContainerView<'_>) -> bool {
-        (self.cpu && view.restarts_for("cpu")) || (self.memory && view.restarts_for("memory"))
+        // What an init container has done is not begun again.
+        let may_restart = view.kind() != ContainerKind::Init;
+        may_restart && ((self.cpu && view.restarts_for("cpu")) || (self.memory && view.restarts_for("memory")))
     }
 }
 
@@ -54,6 +57,13 @@ fn amounts(of: Option<&ResourceRequirements>, name: &str) -> [Option<Quantity>; 
         of.and_then(|resources| resources.limits.as_ref()),
     ];
     lists.map(|list| read_list(list).get(name).cloned())
+}
+
+/// Whether what is requested is what was granted.
+fn requests_are(asked: Option<&ResourceRequirements>, granted: Option<&BTreeMap<String, ApiQuantity>>) -> bool {
+    let asked = read_list(asked.and_then(|asked| asked.requests.as_ref()));
+    let granted = read_list(granted);
+    RESIZABLE.iter().all(|name| asked.get(*name) == granted.get(*name))
 }
 
 /// Whether nothing of these is more than it was, so that it always fits.
@@ -68,8 +78,7 @@ pub(crate) fn only_shrinks(pod: &PodRecord, before: &PodRecord) -> bool {
 
 /// The containers whose resources can be changed while they run.
 pub(crate) fn resizable_containers(pod: &PodRecord) -> impl Iterator<Item = ContainerView<'_>> {
-    let fits = |view: &ContainerView<'_>| matches!(view.kind(), ContainerKind::Regular | ContainerKind::Sidecar);
-    pod.containers().filter(fits)
+    pod.containers().filter(|view| view.kind() != ContainerKind::Ephemeral)
 }
 
 /// The resources of a pod, as events show them.
@@ -119,8 +128,11 @@ impl PodRecord {
         Difference::between(self.spec().resources.as_ref(), before.spec().resources.as_ref()).any()
     }
 
-    /// Whether any container is to get other amounts without a start anew.
+    /// Whether the pod, or any container, is to get other amounts without a start anew.
     pub(crate) fn resizes_in_place(&self, before: &Self) -> bool {
+        if self.resizes_as_a_whole(before) {
+            return true;
+        }
         resizable_containers(self).any(|view| {
             let Some(old) = before.container(view.name()) else {
                 return false;
@@ -136,21 +148,36 @@ impl PodRecord {
         self.with_resources(Some(of_pod), |name| Some(other.container(name)?.resources().cloned()))
     }
 
-    /// This version of the pod with the CPU and memory that its containers have, or are to have, as a status tells it. Nothing if
-    /// that is what it asks for. What the status does not tell is taken for unchanged.
-    pub(crate) fn with_resources_told(&self, status: &PodStatus) -> Option<Self> {
+    /// This version of the pod with the CPU and memory that it was granted last, as a status and its containers tell it. Nothing if
+    /// that is what it asks for. What they do not tell is taken for unchanged.
+    pub(crate) fn with_resources_told(&self, status: &PodStatus, seen: Option<&PodObservation>) -> Option<Self> {
+        let is_resizing = is_resizing(status);
         let told = |name: &str| {
-            let container = told_containers(status).find(|told| told.name == name)?;
-            container.resources.as_ref()
+            let told = told_containers(status).find(|told| told.name == name)?;
+            let newest = seen.and_then(|seen| seen.newest(name));
+            // One that was not told of yet was made with what was granted by then.
+            let untold = newest.filter(|seen| told_id(told) != Some(seen.id.as_str()));
+            if let Some(made_with) = untold.and_then(ObservedContainer::resources_made_with) {
+                return Some(made_with);
+            }
+            let asked = self.container(name)?;
+            let is_granted = is_resizing && requests_are(asked.resources(), told.allocated_resources.as_ref());
+            told.resources.clone().filter(|_| !is_granted)
         };
-        let differs = resizable_containers(self).any(|view| {
-            let told = told(view.name());
-            told.is_some() && Difference::between(view.resources(), told).any()
-        });
-        differs.then(|| self.with_resources(None, |name| told(name).cloned().map(Some)))
+        let is_other = |own: Option<&ResourceRequirements>, told: Option<&ResourceRequirements>| {
+            told.is_some() && Difference::between(own, told).any()
+        };
+        let own = self.spec().resources.as_ref();
+        let is_granted = is_resizing && requests_are(own, status.allocated_resources.as_ref());
+        let whole = status.resources.as_ref().filter(|_| !is_granted);
+        let differs = is_other(self.spec().resources.as_ref(), whole)
+            || resizable_containers(self).any(|view| is_other(view.resources(), told(view.name()).as_ref()));
+        let whole = whole.cloned().map(Some);
+        differs.then(|| self.with_resources(whole, |name| told(name).map(Some)))
     }
 
-    fn with_resources(
+    /// This version of the pod with other CPU and memory, where they are told.
+    pub(crate) fn with_resources(
         &self,
         of_pod: Option<Option<ResourceRequirements>>,
         of: impl Fn(&str) -> Option<Option<ResourceRequirements>>,
@@ -185,7 +212,8 @@ fn replace(own: &mut Option<ResourceRequirements>, other: Option<&ResourceRequir
     if !Difference::between(own.as_ref(), other).any() {
         return;
     }
-    let own = own.get_or_insert_default();
+    let is_none = other.is_none();
+    let amounts = own.get_or_insert_default();
     let merge = |list: &mut Option<BTreeMap<String, ApiQuantity>>, from: Option<&BTreeMap<String, ApiQuantity>>| {
         for name in RESIZABLE {
             match from.and_then(|from| from.get(name)) {
@@ -197,8 +225,11 @@ fn replace(own: &mut Option<ResourceRequirements>, other: Option<&ResourceRequir
             *list = None;
         }
     };
-    merge(&mut own.requests, other.and_then(|other| other.requests.as_ref()));
-    merge(&mut own.limits, other.and_then(|other| other.limits.as_ref()));
+    merge(&mut amounts.requests, other.and_then(|other| other.requests.as_ref()));
+    merge(&mut amounts.limits, other.and_then(|other| other.limits.as_ref()));
+    if is_none && *amounts == ResourceRequirements::default() {
+        *own = None;
+    }
 }
 
 #[cfg(test)]
@@ -236,11 +267,11 @@ mod tests {
                 "name": "app", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
                 "resources": {"requests": {"cpu": "1", "memory": "1Gi", "x/gpu": "1"}},
             }]});
-            now.with_resources_told(&serde_json::from_value(status).unwrap())
+            now.with_resources_told(&serde_json::from_value(status).unwrap(), None)
         };
         for state in ["running", "waiting"] {
             assert!(!told(json!({ state: {} })).unwrap().resizes(&pod("1", "1Gi")));
         }
-        assert!(now.with_resources_told(&Default::default()).is_none());
+        assert!(now.with_resources_told(&Default::default(), None).is_none());
     }
 }

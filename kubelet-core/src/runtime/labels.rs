@@ -46,6 +46,9 @@ pub mod annotation {
     /// On a container: the host file that holds its termination message. Ours: upstream finds it among the mounts,
     /// which the neutral status does not carry.
     pub const TERMINATION_MESSAGE_HOST_PATH: &str = "io.kubelet-sdk.container.terminationMessageHostPath";
+    /// On a container that is started anew for other resources: those that it was made with, as JSON. Ours: an agent that ends
+    /// before it could tell of the container must not start it anew once more.
+    pub const RESOURCES: &str = "io.kubelet-sdk.container.resources";
 }
 
 /// What the annotations of a container say, taken out once so that the maps need not be kept.
@@ -62,6 +65,8 @@ pub struct ContainerAnnotations {
     pub fallback_to_logs: bool,
     /// The pod's termination grace in seconds.
     pub termination_grace: Option<i64>,
+    /// The resources that it was made with, as JSON.
+    pub resources: Option<String>,
 }
 
 impl ContainerAnnotations {
@@ -77,6 +82,7 @@ impl ContainerAnnotations {
             termination_message_host_path: get(annotation::TERMINATION_MESSAGE_HOST_PATH).map(str::to_owned),
             fallback_to_logs: get(annotation::TERMINATION_MESSAGE_POLICY) == Some("FallbackToLogsOnError"),
             termination_grace: get(annotation::POD_TERMINATION_GRACE).and_then(|text| text.parse().ok()),
+            resources: get(annotation::RESOURCES).map(str::to_owned),
         }
     }
 }

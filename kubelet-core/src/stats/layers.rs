@@ -106,6 +106,11 @@ impl StatsLayers {
         }
     }
 
+    /// Whether nobody measures.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.providers.is_empty()
+    }
+
     /// Measures now. Whoever asks for the same meanwhile gets the same answer.
     ///
     /// # Cancellation

@@ -1,6 +1,6 @@
 //! Conditions of a pod.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus, ResourceRequirements};
 use k8s_openapi::jiff::Timestamp;
 
 use super::generate::StatusInput;
@@ -115,6 +115,8 @@ pub(super) struct Parts<'a> {
     pub(super) phase: PodPhase,
     pub(super) init: &'a [ContainerStatus],
     pub(super) regular: &'a [ContainerStatus],
+    /// What the pod has as a whole.
+    pub(super) resources: Option<&'a ResourceRequirements>,
 }
 
 /// All conditions of a status: those of others first, then the kubelet's own.
@@ -161,7 +163,9 @@ fn push_resize_conditions(list: &mut Vec<PodCondition>, input: &StatusInput<'_>,
         let running = told.filter(|c| c.state.as_ref().is_some_and(|state| state.running.is_some()));
         running.is_some_and(|c| Difference::between(view.resources(), c.resources.as_ref()).any())
     });
-    if lags {
+    let whole = parts.pod.spec().resources.as_ref();
+    let lags_as_a_whole = whole.is_some() && Difference::between(whole, parts.resources).any();
+    if lags || lags_as_a_whole {
         let verdict = Verdict {
             reason: input.resize_error.map(|_| "Error"),
             message: input.resize_error.map(str::to_owned),

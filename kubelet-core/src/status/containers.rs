@@ -226,12 +226,16 @@ impl One<'_> {
         }
     }
 
-    /// What the container has: what was noted of it, else what was last told of its name. One that is new to this life of the
+    /// What the container has: what was noted of it, else what it says, else what was last told of its name. One that is new to this life of the
     /// agent and of which nothing was noted was made by an earlier one, which had told what it was granted before it made it.
     fn actual_resources(&self, seen: &ObservedContainer, same: bool) -> Option<ResourceRequirements> {
         let mut noted = self.input.actual_resources.iter();
         if let Some(actual) = noted.find(|actual| actual.container == seen.id) {
             return actual.resources.clone();
+        }
+        // One that was never told of was made by an earlier life of the agent, after what is told of its name.
+        if let Some(made_with) = seen.resources_made_with().filter(|_| !same) {
+            return Some(made_with);
         }
         let before = self.old.filter(|_| same || seen.is_running());
         let before = before.and_then(|old| old.resources.clone());

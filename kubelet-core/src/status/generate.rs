@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use k8s_openapi::api::core::v1::{HostIP, PodCondition, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{HostIP, PodCondition, PodIP, PodStatus, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::jiff::Timestamp;
 
 use super::conditions::{self, Parts, kind};
@@ -44,6 +45,8 @@ pub struct StatusInput<'a> {
     pub probes: Option<&'a PodProbes>,
     /// What containers have, where that is not in the status before.
     pub actual_resources: &'a [ActualResources],
+    /// What the pod as a whole has, where that is not in the status before.
+    pub resources_as_a_whole: Option<&'a ResourceRequirements>,
     /// Other resources that the pod asks for and was not granted.
     pub pending_resize: Option<&'a PendingResize>,
     /// Why its containers could not be given what they were granted.
@@ -77,6 +80,7 @@ impl<'a> StatusInput<'a> {
             host_ips: &[],
             probes: None,
             actual_resources: &[],
+            resources_as_a_whole: None,
             pending_resize: None,
             resize_error: None,
             terminal: false,
@@ -101,11 +105,13 @@ pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
     let restarting_all = is_restarting_all(input);
     let statuses = container_statuses(input, restarting_all);
     let outcome = outcome(input, &statuses);
+    let whole = resources_as_a_whole(input);
     let parts = Parts {
         pod: input.pod,
         phase: outcome.phase,
         init: &statuses.init,
         regular: &statuses.regular,
+        resources: whole.as_ref(),
     };
     let records_left = ContainerView::init(input.pod.spec())
         .chain(ContainerView::regular(input.pod.spec()))
@@ -122,12 +128,27 @@ pub fn generate_pod_status(input: &StatusInput<'_>) -> PodStatus {
         reason: outcome.reason,
         message: outcome.message,
         conditions: Some(conditions),
+        allocated_resources: granted_as_a_whole(input.pod),
+        resources: whole,
         ..base_status(input.pod, input.previous, seen_since(input))
     };
     statuses.into_status(&mut status);
     set_addresses(&mut status, input);
     normalize(&mut status, input.pod);
     status
+}
+
+fn granted_as_a_whole(pod: &PodRecord) -> Option<BTreeMap<String, Quantity>> {
+    pod.spec().resources.as_ref()?.requests.clone()
+}
+
+/// What a pod that has resources as a whole has of them. As long as nothing of it runs that is what it was granted: its cgroup is
+/// made anew, or seen to, before anything is started.
+fn resources_as_a_whole(input: &StatusInput<'_>) -> Option<ResourceRequirements> {
+    let granted = input.pod.spec().resources.as_ref()?;
+    let runs = input.observed.containers.iter().any(|seen| seen.is_running());
+    let actual = input.resources_as_a_whole.or(input.previous.resources.as_ref());
+    Some(actual.filter(|_| runs).unwrap_or(granted).clone())
 }
 
 /// When a pod of which no status is known was there for certain: an agent that takes it over after a restart did not start

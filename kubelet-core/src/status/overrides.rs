@@ -102,6 +102,7 @@ pub fn waiting_status(pod: &PodRecord, reason: &str, message: &str, now: Timesta
         phase: PodPhase::Pending,
         init: &statuses.init,
         regular: &statuses.regular,
+        resources: None,
     };
     conditions::push_container_conditions(&mut conditions, parts, &empty);
     let before = pod.api_status().map_or(&empty, |status| &**status);

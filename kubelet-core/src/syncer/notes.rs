@@ -62,6 +62,27 @@ impl StepNotes {
         resizes.is_news = true;
     }
 
+    /// The pod as a whole has these resources now.
+    pub fn resized_as_a_whole(&self, resources: Option<&ResourceRequirements>) {
+        let mut resizes = self.resizes_mut();
+        resizes.whole = Some(Box::new(resources.cloned().unwrap_or_default()));
+        resizes.is_news = true;
+    }
+
+    /// A change of resources has begun: until it is settled what anything of the pod has may be either.
+    pub(crate) fn resize_begun(&self) {
+        self.resizes_mut().is_unsettled = true;
+    }
+
+    /// All has what it was granted.
+    pub(crate) fn resize_settled(&self) {
+        self.resizes_mut().is_unsettled = false;
+    }
+
+    pub(crate) fn is_resize_unsettled(&self) -> bool {
+        self.resizes_mut().is_unsettled
+    }
+
     pub(crate) fn has_resize_news(&self) -> bool {
         self.resizes_mut().is_news
     }
@@ -84,6 +105,7 @@ impl StepNotes {
     pub(crate) fn resizes_shown(&self, is_told: impl Fn(&ContainerId) -> bool) {
         let mut resizes = self.resizes_mut();
         resizes.is_news = false;
+        resizes.whole = None;
         if !resizes.actual.is_empty() {
             resizes.actual.retain(|one| !is_told(&one.container));
             resizes.actual.shrink_to_fit();

@@ -32,8 +32,12 @@ impl ActualResources {
 pub(crate) struct ResizeNotes {
     /// What containers have.
     pub(crate) actual: Vec<ActualResources>,
+    /// What the pod as a whole has.
+    pub(crate) whole: Option<Box<ResourceRequirements>>,
     /// Why the last change failed.
     pub(crate) error: Option<String>,
+    /// A change was begun, and was not brought to its end: what containers have may be either.
+    pub(crate) is_unsettled: bool,
     /// Something of it is not shown yet.
     pub(crate) is_news: bool,
 }

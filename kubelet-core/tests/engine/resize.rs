@@ -13,7 +13,7 @@ use super::harness::{Cluster, Node, node_view};
 use super::life::fake;
 
 /// A pod of that name whose container asks for this, and may have as much.
-fn pod(name: &str, cpu: &str, memory: &str) -> Pod {
+pub(super) fn pod(name: &str, cpu: &str, memory: &str) -> Pod {
     PodBuilder::new(name)
         .uid(format!("uid-{name}"))
         .container("app", |c| {
@@ -25,13 +25,13 @@ fn pod(name: &str, cpu: &str, memory: &str) -> Pod {
         .build()
 }
 
-fn generation(mut pod: Pod, generation: i64) -> Pod {
+pub(super) fn generation(mut pod: Pod, generation: i64) -> Pod {
     pod.metadata.generation = Some(generation);
     pod
 }
 
 /// A node with this much CPU and memory.
-fn small(cpu: &str, memory: &str) -> impl FnOnce(KubeletBuilder) -> KubeletBuilder {
+pub(super) fn small(cpu: &str, memory: &str) -> impl FnOnce(KubeletBuilder) -> KubeletBuilder {
     let mut view = node_view();
     for (name, amount) in [("cpu", cpu), ("memory", memory)] {
         view.allocatable.insert(name.to_owned(), amount.parse().unwrap());
@@ -39,13 +39,13 @@ fn small(cpu: &str, memory: &str) -> impl FnOnce(KubeletBuilder) -> KubeletBuild
     |builder| builder.node_view(view)
 }
 
-fn condition(node: &Node, pod: &str, kind: &str) -> Option<PodCondition> {
+pub(super) fn condition(node: &Node, pod: &str, kind: &str) -> Option<PodCondition> {
     let status = node.status(pod)?;
     status.conditions.iter().flatten().find(|c| c.type_ == kind).cloned()
 }
 
 /// CPU quota and memory limit that the runtime was last told for the only container of a pod.
-fn limits(runtime: &FakeRuntime, pod: &str) -> Option<(i64, i64)> {
+pub(super) fn limits(runtime: &FakeRuntime, pod: &str) -> Option<(i64, i64)> {
     let uid = format!("uid-{pod}");
     let sandboxes = runtime.sandboxes();
     let sandbox = sandboxes.iter().find(|sandbox| sandbox.pod_uid.as_str() == uid)?;
@@ -62,14 +62,14 @@ fn limits(runtime: &FakeRuntime, pod: &str) -> Option<(i64, i64)> {
 }
 
 /// Request of CPU as granted, and as the container has it.
-fn told(node: &Node, pod: &str) -> (String, String) {
+pub(super) fn told(node: &Node, pod: &str) -> (String, String) {
     let container = node.container(pod, "app").unwrap();
     let granted = container.allocated_resources.unwrap();
     let has = container.resources.unwrap().requests.unwrap();
     (granted["cpu"].0.clone(), has["cpu"].0.clone())
 }
 
-const MI: i64 = 1 << 20;
+pub(super) const MI: i64 = 1 << 20;
 
 #[tokio::test(start_paused = true)]
 async fn a_running_container_gets_other_resources_without_a_restart() {

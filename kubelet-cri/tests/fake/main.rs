@@ -9,5 +9,6 @@ mod contract;
 mod labels;
 mod node;
 mod restart;
+mod updates;
 #[path = "../table/usage.rs"]
 mod usage;

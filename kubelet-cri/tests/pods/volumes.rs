@@ -399,7 +399,10 @@ async fn a_pod_waits_for_what_its_volumes_are_made_from(node: Node) {
             ),
             of("type", json!({"hostPath": {"path": file, "type": "Directory"}})),
             of("claim", json!({"persistentVolumeClaim": {"claimName": "data"}})),
-            of("unknown", json!({"iscsi": {"targetPortal": "192.0.2.1", "iqn": "iqn.2026-01.example:x", "lun": 0}})),
+            of(
+                "unknown",
+                json!({"iscsi": {"targetPortal": "192.0.2.1", "iqn": "iqn.2026-01.example:x", "lun": 0}}),
+            ),
             of("fine", json!({"emptyDir": {}})),
         ])
         .await

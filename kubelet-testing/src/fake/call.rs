@@ -35,8 +35,10 @@ pub enum Op {
     RemoveContainer,
     /// `exec`
     Exec,
-    /// `update_resources`
+    /// `update_resources` of a container
     UpdateResources,
+    /// `update_resources` of a sandbox
+    UpdateSandbox,
     /// `reopen_log`
     ReopenLog,
     /// `events`
@@ -75,6 +77,7 @@ impl Op {
             Self::RemoveContainer => "remove_container",
             Self::Exec => "exec",
             Self::UpdateResources => "update_resources",
+            Self::UpdateSandbox => "update_sandbox",
             Self::ReopenLog => "reopen_log",
             Self::Events => "events",
             Self::ImageStatus => "image_status",
@@ -98,6 +101,7 @@ impl Op {
                 | Self::StopContainer
                 | Self::RemoveContainer
                 | Self::UpdateResources
+                | Self::UpdateSandbox
         )
     }
 
@@ -110,6 +114,7 @@ impl Op {
                 | Self::StartContainer
                 | Self::RemoveContainer
                 | Self::UpdateResources
+                | Self::UpdateSandbox
         )
     }
 }

@@ -305,13 +305,20 @@ impl FakeRuntime {
         self.lock().world.container(id).map(|c| c.config.clone())
     }
 
-    /// The limits that were last set by `update_resources`.
+    /// The limits that were last set by `update_resources`. Of a sandbox the overhead is not asked about: see
+    /// [`updated_sandbox`](Self::updated_sandbox).
     #[must_use]
     pub fn updated_resources(&self, of: Target<'_>) -> Option<LinuxResources> {
         let state = self.lock();
         match of {
             Target::Container(id) => state.world.container(id)?.resources.clone(),
-            Target::Sandbox(id) => state.world.sandbox(id)?.resources.clone(),
+            Target::Sandbox { id, .. } => state.world.sandbox(id)?.resources.as_ref().map(|(to, _)| to.clone()),
         }
+    }
+
+    /// The limits of a sandbox that were last set by `update_resources`, and the overhead that came with them.
+    #[must_use]
+    pub fn updated_sandbox(&self, id: &SandboxId) -> Option<(LinuxResources, Option<LinuxResources>)> {
+        self.lock().world.sandbox(id)?.resources.clone()
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum Effect {
     Start(ContainerId),
     Stop(ContainerId, Duration),
     Remove(ContainerId),
-    UpdateSandbox(SandboxId, LinuxResources),
+    UpdateSandbox(SandboxId, LinuxResources, Option<LinuxResources>),
     UpdateContainer(ContainerId, LinuxResources),
 }
 
@@ -98,10 +98,10 @@ impl World {
                 }
                 Ok(Made::Nothing)
             }
-            Effect::UpdateSandbox(id, to) => {
+            Effect::UpdateSandbox(id, to, overhead) => {
                 let n = self.sandbox_number(id).ok_or_else(|| no_sandbox(id))?;
                 if let Some(sandbox) = self.sandboxes.get_mut(&n) {
-                    sandbox.resources = Some(to.clone());
+                    sandbox.resources = Some((to.clone(), overhead.clone()));
                 }
                 Ok(Made::Nothing)
             }

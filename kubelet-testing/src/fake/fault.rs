@@ -86,7 +86,13 @@ impl FaultKind {
             Self::Unavailable | Self::Delay => !matches!(op, Op::Events),
             Self::Refused => matches!(
                 op,
-                Op::RunSandbox | Op::CreateContainer | Op::StartContainer | Op::Exec | Op::Pull | Op::UpdateResources
+                Op::RunSandbox
+                    | Op::CreateContainer
+                    | Op::StartContainer
+                    | Op::Exec
+                    | Op::Pull
+                    | Op::UpdateResources
+                    | Op::UpdateSandbox
             ),
             Self::Uncertain | Self::UncertainNever => op.changes_pods(),
             Self::Busy => op.is_exclusive(),
@@ -118,6 +124,8 @@ pub enum Action {
     Taken,
     /// Fails with `NotFound`.
     NotFound,
+    /// Fails with `Unsupported`.
+    Unsupported,
 }
 
 /// An [`Action`] for the next calls of one kind.
@@ -170,6 +178,7 @@ pub(crate) enum Verdict {
     Busy,
     Taken,
     NotFound,
+    Unsupported,
     Hang,
     Uncertain { late: Option<Duration> },
 }
@@ -296,6 +305,7 @@ impl Faults {
             }
             Action::Taken => plan.verdict = Verdict::Taken,
             Action::NotFound => plan.verdict = Verdict::NotFound,
+            Action::Unsupported => plan.verdict = Verdict::Unsupported,
         }
     }
 

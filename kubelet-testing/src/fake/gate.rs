@@ -128,6 +128,7 @@ impl<'a> Passage<'a> {
                 what: state.faults.words(),
             }),
             Verdict::NotFound => Err(RuntimeError::not_found(state.faults.words())),
+            Verdict::Unsupported => Err(RuntimeError::unsupported(op)),
             Verdict::Uncertain { late: after } => {
                 if let Some((after, effect)) = after.zip(late) {
                     state.world.schedule(now + after, effect);

@@ -240,11 +240,17 @@ impl ContainerRuntime for FakeRuntime {
     }
 
     async fn update_resources(&self, of: Target<'_>, to: &LinuxResources) -> Result<(), RuntimeError> {
-        let (subject, effect) = match of {
-            Target::Container(id) => (of_container(id), Effect::UpdateContainer(id.clone(), to.clone())),
-            Target::Sandbox(id) => (of_sandbox(id), Effect::UpdateSandbox(id.clone(), to.clone())),
+        let (op, subject, effect) = match of {
+            Target::Container(id) => {
+                let effect = Effect::UpdateContainer(id.clone(), to.clone());
+                (Op::UpdateResources, of_container(id), effect)
+            }
+            Target::Sandbox { id, overhead } => {
+                let effect = Effect::UpdateSandbox(id.clone(), to.clone(), overhead.cloned());
+                (Op::UpdateSandbox, of_sandbox(id), effect)
+            }
         };
-        self.change(Op::UpdateResources, subject, effect).await.map(drop)
+        self.change(op, subject, effect).await.map(drop)
     }
 
     async fn reopen_log(&self, id: &ContainerId) -> Result<(), RuntimeError> {

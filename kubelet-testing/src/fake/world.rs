@@ -39,7 +39,7 @@ pub(crate) struct Sandbox {
     pub(crate) created: Timestamp,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) marked: bool,
-    pub(crate) resources: Option<LinuxResources>,
+    pub(crate) resources: Option<(LinuxResources, Option<LinuxResources>)>,
     /// It came down by a fault, which its caller may not have seen yet.
     pub(crate) died: bool,
 }

@@ -333,7 +333,12 @@ impl RuntimeService for Face {
         self.answer(rpc, request, async |request: v1::UpdatePodSandboxResourcesRequest| {
             let to = request.resources.as_ref().map(resources).unwrap_or_default();
             let id = SandboxId::from(request.pod_sandbox_id);
-            let updated = self.runtime.update_resources(Target::Sandbox(&id), &to).await;
+            let overhead = request.overhead.as_ref().map(resources);
+            let target = Target::Sandbox {
+                id: &id,
+                overhead: overhead.as_ref(),
+            };
+            let updated = self.runtime.update_resources(target, &to).await;
             updated
                 .map(|()| v1::UpdatePodSandboxResourcesResponse {})
                 .map_err(plain)

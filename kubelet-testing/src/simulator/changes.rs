@@ -6,6 +6,9 @@ use tokio::time::Instant;
 
 use super::rig::Rig;
 
+/// CPU of which the node has enough for one pod, beside all others.
+pub(super) const MUCH: &str = "36";
+
 impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
     /// Has a probe of some container fail from now on, if it has such a one.
     pub(super) fn sicken(&mut self) {
@@ -59,10 +62,10 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         let Some(uid) = self.dice.pick(&sized).cloned() else {
             return;
         };
-        let cpu = if self.dice.chance(20) {
-            "100".to_owned()
-        } else {
-            format!("{}m", self.dice.between(1, 10) * 100)
+        let cpu = match self.dice.below(10) {
+            0 => "100".to_owned(),
+            1..=5 => MUCH.to_owned(),
+            _ => format!("{}m", self.dice.between(1, 10) * 100),
         };
         if let Some(pod) = self.cluster.lock().pods.get_mut(&uid) {
             let container = pod.spec.as_mut().and_then(|spec| spec.containers.first_mut());

@@ -8,6 +8,7 @@ mod grace;
 mod order;
 mod policy;
 mod probes;
+pub(crate) mod resizes;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,6 +100,7 @@ pub(crate) struct Checker {
     initialised: BTreeMap<(SandboxId, String), u64>,
     /// What may have been made by calls whose outcome is unknown, until somebody looks: pod and container.
     unknown: BTreeSet<(PodUid, Option<String>)>,
+    pub(crate) resizes: resizes::Resizes,
     pub(crate) breaches: Vec<Breach>,
     pub(crate) stop_pods: Option<Ending>,
 }

@@ -136,6 +136,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             simulated: self.began.elapsed(),
             actions: self.actions,
             faults: self.fake.fault_counts(),
+            resizes: std::mem::take(&mut self.checker.resizes).counts(),
             transitions: self.transitions,
             trace_hash: self.trace.hash(),
             trace: self.trace.text(),
@@ -429,7 +430,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
     }
 }
 
-/// Enough for all pods, but for what some want that can never be.
+/// Enough for all pods, and for one that asks for [`MUCH`](super::changes::MUCH) later, but not for two of those.
 pub(super) const NODE_CPU: &str = "64";
 
 fn node_view() -> NodeView {

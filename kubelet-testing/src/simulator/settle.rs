@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::PodStatus;
-use kubelet_core::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kubelet_core::{
     ContainerId, ContainerKind, ContainerView, OnStop, PodLifecycleEventGenerator, PodRecord, PodSnapshot, PodUid,
-    Quantity, RestartPolicy, SandboxState, SourceKind, SourceName, Stage, Target, should_restart_exited,
+    Quantity, RestartPolicy, SandboxState, SourceKind, SourceName, Stage, Target, pod_is_terminal,
+    should_restart_exited,
 };
 use tokio::time::Instant;
 
 use super::checker::Instance;
+use super::checker::resizes::{granted, milli, pending};
 use super::cluster::API;
 use super::rig::{NODE_CPU, Rig};
 use super::workload::REJECT;
@@ -98,6 +99,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         for (invariant, what) in found {
             self.checker.breach(now, invariant, what);
         }
+        self.check_resizes(&wanted, &snapshots);
     }
 
     /// What is wrong with a pod that had all the time it needs.
@@ -150,11 +152,6 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 (_, many) => return Some(format!("runs {} of {}", many.len(), view.name())),
             }
         }
-        for view in pod.containers() {
-            if let Some(complaint) = self.resize_complaint(&view, snapshot.status.as_deref()?) {
-                return Some(format!("has {}, {complaint}", view.name()));
-            }
-        }
         if let Some((n, stranger)) = running.iter().find(|(_, i)| pod.container(&i.name).is_none()) {
             return Some(format!("runs c{n}, a {}", stranger.name));
         }
@@ -162,18 +159,14 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
     }
 
     /// What is wrong with the CPU of a container that runs: it has what it was granted, and was granted what it asks for, unless
-    /// that can never be.
-    fn resize_complaint(&self, view: &ContainerView<'_>, status: &PodStatus) -> Option<String> {
+    /// there is no room: `free` is what nobody was granted.
+    fn resize_complaint(&self, view: &ContainerView<'_>, status: &PodStatus, free: i64) -> Option<String> {
         let told = status
             .container_statuses
             .iter()
             .flatten()
             .find(|c| c.name == view.name())?;
         told.state.as_ref()?.running.as_ref()?;
-        let milli = |list: Option<&BTreeMap<String, ApiQuantity>>| {
-            let amount: Quantity = list?.get("cpu")?.0.parse().ok()?;
-            Some(amount.milli_value())
-        };
         let wanted = milli(view.resources()?.requests.as_ref())?;
         let granted = milli(told.allocated_resources.as_ref());
         let has = milli(told.resources.as_ref().and_then(|of| of.requests.as_ref()));
@@ -183,17 +176,52 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             Some(updated) => updated.cpu_quota,
             None => self.fake.container_config(&id)?.resources.cpu_quota,
         };
-        let condition = |kind: &str| status.conditions.iter().flatten().any(|c| c.type_ == kind);
-        let is_pending = condition("PodResizePending");
-        let can_be = wanted <= milli_of_node();
+        let is_resizing = status
+            .conditions
+            .iter()
+            .flatten()
+            .any(|c| c.type_ == "PodResizeInProgress");
+        let fits = wanted <= free + granted.unwrap_or(0);
+        let reason = match (granted == Some(wanted), wanted <= milli_of_node()) {
+            (true, _) => None,
+            (false, true) => Some("Deferred"),
+            (false, false) => Some("Infeasible"),
+        };
+        let pending = pending(status);
         let is_well = granted == has
             && has.is_some_and(|has| quota == has * 100)
-            && !condition("PodResizeInProgress")
-            && is_pending != can_be
-            && (granted == Some(wanted)) == can_be;
+            && !is_resizing
+            && pending == reason
+            && !(pending.is_some() && fits);
         (!is_well).then(|| {
-            format!("which wants {wanted}m, was granted {granted:?}, has {has:?} and a quota of {quota}; pending: {is_pending}")
+            format!(
+                "wants {wanted}m where {free}m are free, was granted {granted:?}, has {has:?} and a quota of {quota}; \
+                 pending: {pending:?}, in progress: {is_resizing}"
+            )
         })
+    }
+
+    /// Whether each pod has what it asks for, or waits for a reason.
+    fn check_resizes(&mut self, wanted: &BTreeMap<PodUid, Arc<PodRecord>>, snapshots: &BTreeMap<PodUid, PodSnapshot>) {
+        let going_on = || {
+            let statuses = snapshots.iter().filter_map(|(uid, snapshot)| {
+                let status = snapshot.status.as_deref()?;
+                (!pod_is_terminal(status)).then_some((uid, status))
+            });
+            statuses.filter_map(|(uid, status)| Some((wanted.get(uid)?, status)))
+        };
+        let held: i64 = going_on().map(|(_, status)| granted(status)).sum();
+        let free = milli_of_node() - held;
+        let found: Vec<String> = going_on()
+            .flat_map(|(pod, status)| pod.containers().map(move |view| (pod, view, status)))
+            .filter_map(|(pod, view, status)| {
+                let complaint = self.resize_complaint(&view, status, free)?;
+                Some(format!("{} of pod {} {complaint}", view.name(), pod.uid()))
+            })
+            .collect();
+        for what in found {
+            self.checker.breach(Instant::now(), Invariant::Resizes, what);
+        }
     }
 
     /// Whether an init container keeps failing.
@@ -285,6 +313,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             Op::StartContainer,
             Op::StopContainer,
             Op::RemoveContainer,
+            Op::UpdateResources,
+            Op::UpdateSandbox,
             Op::Exec,
             Op::ImageStatus,
             Op::Pull,

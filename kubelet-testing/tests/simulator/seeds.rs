@@ -47,6 +47,7 @@ struct Totals {
     faults: BTreeMap<FaultKind, u64>,
     transitions: BTreeMap<(String, String), u64>,
     actions: BTreeMap<&'static str, u64>,
+    resizes: BTreeMap<&'static str, u64>,
 }
 
 impl Totals {
@@ -61,6 +62,9 @@ impl Totals {
         for (action, count) in &report.actions {
             *self.actions.entry(action).or_default() += count;
         }
+        for (outcome, count) in &report.resizes {
+            *self.resizes.entry(outcome).or_default() += count;
+        }
     }
 
     fn check(&self) {
@@ -72,6 +76,9 @@ impl Totals {
         }
         for kind in FaultKind::ALL {
             assert!(self.faults[&kind] > 0, "{kind:?} never happened");
+        }
+        for outcome in ["deferred", "granted after a wait"] {
+            assert!(self.resizes.contains_key(outcome), "no resize was {outcome}");
         }
         for (from, to) in TRANSITIONS {
             let pair = (from.to_owned(), to.to_owned());
@@ -105,8 +112,8 @@ fn block(number_of_block: u64) {
     }
     assert!(failed.is_empty(), "{failed}");
     println!(
-        "{} seeds, {:?}, {:?}, {:?}",
-        totals.seeds, totals.faults, totals.transitions, totals.actions
+        "{} seeds, {:?}, {:?}, {:?}, {:?}",
+        totals.seeds, totals.faults, totals.transitions, totals.actions, totals.resizes
     );
     totals.check();
 }

@@ -35,15 +35,12 @@ impl Entry {
 }
 
 impl SyncLoop {
-    /// What a pod was granted before this life of the agent, where that is other than what it asks for by now: what its containers
-    /// were told to have. It is admitted with that, also where nothing of it runs any more.
+    /// What a pod was granted before this life of the agent, where that is other than what it asks for by now. It is admitted with
+    /// that, also where nothing of it runs any more.
     pub(super) fn granted_before(&self, pod: &PodRecord) -> Option<Arc<PodRecord>> {
-        if pod.is_static() {
-            // Another spec is another pod.
-            return None;
-        }
         let told = self.restored.get(pod.uid()).or_else(|| pod.api_status())?;
-        pod.with_resources_told(told).map(Arc::new)
+        let seen = self.shared.cache.current(pod.uid());
+        pod.with_resources_told(told, seen.as_deref()).map(Arc::new)
     }
 
     /// Grants a pod the resources that it asks for, if there is room; else says why not.
@@ -91,9 +88,6 @@ impl SyncLoop {
 
     /// Why this node can never do it.
     fn infeasible(&self, wanted: &PodRecord, before: &PodRecord) -> Option<String> {
-        if wanted.resizes_as_a_whole(before) {
-            return Some("this node cannot change the resources of a pod as a whole".to_owned());
-        }
         let backend = self.shared.gate.borrow();
         if !backend.last_known().is_none_or(|backend| backend.updates_resources) && wanted.resizes_in_place(before) {
             return Some("the runtime cannot change the resources of containers that run".to_owned());

@@ -107,6 +107,7 @@ impl Worker {
         let resizes = self.notes.resizes();
         let mut input = StatusInput::new(pod, observed, &previous, &runtime_name, self.shared.clock.now());
         input.actual_resources = &resizes.actual;
+        input.resources_as_a_whole = resizes.whole.as_deref();
         input.resize_error = resizes.error.as_deref();
         input.pending_resize = self.taken.resize.as_deref();
         input.probes = probes.as_deref();

@@ -98,6 +98,7 @@ fn initialized_rows() {
     ];
     for (init, regular, phase, was_true, expected) in rows {
         let parts = Parts {
+            resources: None,
             pod: &pod,
             phase,
             init: &init,
@@ -147,6 +148,7 @@ fn containers_ready_rows() {
     ];
     for (init, regular, phase, expected) in rows {
         let parts = Parts {
+            resources: None,
             pod: &pod,
             phase,
             init,

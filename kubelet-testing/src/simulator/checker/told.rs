@@ -64,6 +64,7 @@ impl Checker {
     /// - What is told of probes follows from their runs.
     pub(crate) fn told(&mut self, at: Instant, uid: &PodUid, status: &PodStatus, finished: bool) {
         let Some(book) = self.books.get(uid) else { return };
+        self.resizes.told(uid, status);
         let told = &book.told;
         let mut found = Vec::new();
         if let Some(before) = told.phase.as_deref().filter(|_| !told.old_life) {
