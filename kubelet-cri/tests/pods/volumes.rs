@@ -2,8 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
@@ -13,7 +12,8 @@ use kubelet_core::{
 };
 use kubelet_cri::CriRuntime;
 use kubelet_testing::FakeTokens;
-use kubelet_volume::{MountTable, VolumeSettings, Volumes};
+use kubelet_volume::{MountOptions, MountTable, Mounts, SystemMounts, VolumeSettings, Volumes};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use serde_json::{Value, json};
 
 use crate::node::{Agent, Node, container, is_running, on_both, sh, waits_for, with};
@@ -95,6 +95,39 @@ fn pod(name: &str, spec: Value) -> Pod {
     apply_defaults(&mut checked);
     assert_eq!(validate_pod(&checked).to_string(), "[]", "{name}");
     pod
+}
+
+/// A folder of the host whose later mounts show elsewhere too.
+struct SharedMount(PathBuf);
+
+impl SharedMount {
+    fn new(dir: &Path) -> Self {
+        SystemMounts::default()
+            .bind(dir, dir, &MountOptions::default())
+            .unwrap();
+        mount_change(dir, MountPropagationFlags::SHARED).unwrap();
+        Self(dir.to_owned())
+    }
+
+    fn mount_in(&self, name: &str) -> PathBuf {
+        let dir = self.0.join(name);
+        fs::create_dir(&dir).unwrap();
+        let options = MountOptions::default();
+        SystemMounts::default()
+            .mount("tmpfs", "tmpfs", &dir, &options, "size=64k")
+            .unwrap();
+        dir
+    }
+
+    fn unmount(&self, dir: &Path) {
+        unmount(dir, UnmountFlags::DETACH).unwrap();
+    }
+}
+
+impl Drop for SharedMount {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
 }
 
 /// What a script in a container says.
@@ -295,6 +328,7 @@ async fn parts_of_volumes_and_what_is_mounted_later_are_seen_from_inside(node: N
     fs::create_dir_all(host.join("later")).unwrap();
     fs::create_dir(&disk).unwrap();
     world.claim(&disk);
+    let shared = SharedMount::new(&host);
     let agent = node.start_with(world.shape()).await;
     let mounts = json!([
         {"name": "scratch", "mountPath": "/scratch", "subPath": "made/anew"},
@@ -337,16 +371,11 @@ async fn parts_of_volumes_and_what_is_mounted_later_are_seen_from_inside(node: N
     assert_eq!(fs::read_to_string(host.join("later/x")).unwrap(), "later\n");
 
     // What the host mounts there later shows inside.
-    let shared = host.join("shared");
-    fs::create_dir(&shared).unwrap();
-    let mounts: Arc<dyn kubelet_volume::Mounts> = Arc::new(kubelet_volume::SystemMounts::default());
-    let options = kubelet_volume::MountOptions::default();
-    mounts.mount("tmpfs", "tmpfs", &shared, &options, "size=64k").unwrap();
-    fs::write(shared.join("x"), "later").unwrap();
-    let seen = says("cat /host/shared/x || true").await;
-    mounts.unmount(&shared).unwrap();
-    // Only where the folder is on a mount that is shared, as the runtime asks for.
-    assert!(seen == "later" || seen.is_empty(), "{seen}");
+    let inner = shared.mount_in("inner");
+    fs::write(inner.join("x"), "later").unwrap();
+    assert_eq!(says("cat /host/inner/x").await, "later");
+    shared.unmount(&inner);
+    assert_eq!(says("ls /host/inner").await, "");
 
     // A part of a map that was replaced keeps no container from starting again, with what is there now.
     world.config(json!({"color": "blue"}));
