@@ -13,6 +13,7 @@ use kubelet_cri::CriRuntime;
 use kubelet_pleg::EventedPleg;
 use kubelet_probe::{HyperClient, NetworkProber};
 use kubelet_process::{ProcessRuntime, Supervisor};
+use kubelet_volume::{VolumeSettings, Volumes};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
@@ -158,6 +159,9 @@ async fn build(
         // Room for the usual grace of 30 s.
         settings.stop_within = Duration::from_secs(60);
     }
+    let mut volumes = VolumeSettings::default();
+    // Who is not root mounts nothing; what is for pods alone is on disk then, for that user alone.
+    volumes.secrets_on_disk = !rustix::process::geteuid().is_root();
     let mut builder = Kubelet::builder(node_name, Containers::new(runtime, EventedPleg::default()))
         .source(FileSource::new(&folders.manifests).period(args.period))
         .fit(fit)
@@ -169,6 +173,7 @@ async fn build(
         .events(lines)
         .settings(settings)
         .resources(resources)
+        .volumes(Volumes::new(volumes))
         .image_credentials(DockerConfigFiles::in_folders([&folders.root]))
         .image_verification(args.verification())
         .on_stop(on_stop);

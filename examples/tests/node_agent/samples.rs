@@ -30,6 +30,7 @@ fn the_sample_manifests_do_what_they_say() {
         "pod default/plain-n1: Running, ready 1/1, restarts 0",
         "pod default/init-n1: Running, ready 1/1, restarts 0",
         "pod default/sidecar-n1: Running, ready 1/1, restarts 0",
+        "pod default/volumes-n1: Running, ready 1/1, restarts 0",
         "pod default/completes-n1: Succeeded",
         "pod default/crash-loop-n1: CrashLoopBackOff, ready 0/1, restarts 1 (back-off 10s",
     ]);
