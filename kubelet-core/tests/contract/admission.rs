@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests: a panic is the failure")]
 
-use kubelet_core::k8s_openapi::api::core::v1::{ContainerPort, Volume};
+use kubelet_core::k8s_openapi::api::core::v1::{ContainerPort, Volume, VolumeMount};
 use kubelet_core::{Abilities, AbsentParts, NodeFit, NodeView};
 use kubelet_testing::PodBuilder;
 use kubelet_testing::contract::AdmitFixture;
@@ -51,8 +51,17 @@ async fn absent_parts() -> Option<(AbsentParts, AdmitFixture)> {
         empty_dir: Some(Default::default()),
         ..Volume::default()
     };
+    let mount = VolumeMount {
+        name: "data".to_owned(),
+        mount_path: "/data".to_owned(),
+        ..VolumeMount::default()
+    };
     let stores = PodBuilder::new("stores")
-        .spec(|spec| spec.volumes = Some(vec![volume]))
+        .container("app", |container| container)
+        .spec(|spec| {
+            spec.volumes = Some(vec![volume]);
+            spec.containers[0].volume_mounts = Some(vec![mount]);
+        })
         .build();
     let fixture = AdmitFixture::new(node(), &plain).rejected(&stores).never_holds_back();
     Some((AbsentParts::new(Abilities::default()), fixture))
