@@ -145,6 +145,14 @@ impl VolumeManager for Volumes {
             .filter(|volume| self.shared.plugin_for(&VolumeSpec::Inline(volume)).is_none())
             .map(|volume| format!("{:?}", volume.name))
             .collect();
+        let asks_certificates = made_volumes(pod.spec()).any(|volume| {
+            let projected = volume.projected.iter();
+            let mut sources = projected.flat_map(|projected| projected.sources.iter().flatten());
+            sources.any(|source| source.pod_certificate.is_some())
+        });
+        if asks_certificates {
+            return Some("pod needs certificates of its own, and this node has nobody who gets them".to_owned());
+        }
         let names = unknown.join(", ");
         (!unknown.is_empty())
             .then(|| format!("pod needs volumes ({names}), and this node has no volume plugin matched to their types"))

@@ -22,6 +22,7 @@ pub struct VolumeFault {
     what: String,
     #[source]
     source: Option<BoxError>,
+    pub(crate) there: Option<Box<Placed>>,
 }
 
 impl VolumeFault {
@@ -30,6 +31,7 @@ impl VolumeFault {
         Self {
             what: what.into(),
             source: None,
+            there: None,
         }
     }
 
@@ -38,7 +40,15 @@ impl VolumeFault {
         Self {
             what: what.into(),
             source: Some(source.into()),
+            there: None,
         }
+    }
+
+    /// The volume is there all the same, as an earlier life of the agent made it: containers go on with that.
+    #[must_use]
+    pub fn but_there(mut self, placed: Placed) -> Self {
+        self.there = Some(Box::new(placed));
+        self
     }
 }
 

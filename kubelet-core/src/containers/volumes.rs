@@ -83,10 +83,18 @@ impl ContainerSyncer {
         (mounted, env): (&MountedImages, &Env),
     ) -> Result<(Vec<Mount>, Vec<Device>), StartError> {
         let made = match &self.node.volumes {
-            Some(manager) if has_made_volumes(pod.spec()) => manager
-                .container(pod, view.name(), env)
-                .await
-                .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?,
+            Some(manager) if has_made_volumes(pod.spec()) => {
+                let limit = self.node.settings.runtime_request_timeout;
+                let given = tokio::select! {
+                    biased;
+                    () = cx.stop.cancelled() => return Err(StartError::Stopped),
+                    given = tokio::time::timeout(limit, manager.container(pod, view.name(), env)) => given,
+                };
+                let late = |_| StartError::failed(CONFIG_ERROR, format!("its volumes do not answer within {limit:?}"));
+                given
+                    .map_err(late)?
+                    .map_err(|error| StartError::failed(CONFIG_ERROR, error_chain(&error)))?
+            }
             _ => ContainerVolumes::default(),
         };
         let handler = if view

@@ -20,7 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::crash::step;
-use super::failure::{at, ignore_missing};
+use super::failure::{at, ignore_missing, refused};
 use super::mounts::Mounts;
 use super::removal::remove_tree;
 use super::safe_path::open_strictly;
@@ -277,7 +277,14 @@ impl Volume<'_> {
             let fail = || self.fail("cannot link", name);
             match symlinkat(Path::new(DATA).join(name), self.fd, name) {
                 Ok(()) => {}
-                Err(Errno::EXIST) => continue,
+                Err(Errno::EXIST) => {
+                    let ours = Path::new(DATA).join(name).into_os_string();
+                    if self.read_link(name)? == Some(ours) {
+                        continue;
+                    }
+                    // Such as a folder that another mount comes to lie on.
+                    return Err(refused(&self.dir.join(name), "is in the way of a file of the volume"));
+                }
                 Err(error) => return Err(fail()(error)),
             }
             if let Some(uid) = owner {

@@ -51,27 +51,26 @@ pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::R
 
 /// Unmounts what is mounted at a folder and below it, deepest first. What is in use is an error.
 pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
-    // A link is none of ours, whatever it leads to.
-    let is_dir = match fs::symlink_metadata(dir) {
-        Ok(found) => found.is_dir(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        // Its server may be gone: it is mounted then.
-        Err(_) => true,
+    let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Err(refused(dir, "is no folder of a volume"));
     };
-    if !is_dir {
-        return Ok(());
-    }
-    // Of the folder's path, not of what is mounted there, links are resolved.
-    let real = match (dir.parent(), dir.file_name()) {
-        (Some(above), Some(name)) => above
-            .canonicalize()
-            .map_err(|error| at("cannot resolve", above, error))?
-            .join(name),
-        _ => return Err(refused(dir, "is no folder of a volume")),
+    // Of the path to the folder links are resolved; what is mounted there is not looked at, since its server may be gone. A link in
+    // the folder's place is never mounted on.
+    let real = match above.canonicalize() {
+        Ok(above) => above.join(name),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(at("cannot resolve", above, error)),
     };
     let table = mounts.table()?;
+    if table.is_mount_point(&real) {
+        // What the host mounts later in the folder that is bound here stays mounted in it.
+        mounts.make_private(&real)?;
+    }
     for mount in table.at_or_below(&real) {
         mounts.unmount(&mount.target)?;
+    }
+    if fs::symlink_metadata(dir).is_ok_and(|found| found.is_symlink()) {
+        return Ok(());
     }
     unmount_all(mounts, dir)
 }

@@ -50,6 +50,17 @@ pub trait Mounts: fmt::Debug + Send + Sync {
     /// [`io::ErrorKind::ResourceBusy`] if it is in use; whatever else keeps it mounted.
     fn unmount(&self, target: &Path) -> io::Result<()>;
 
+    /// Lets nothing that is mounted or unmounted below `target` show elsewhere any more: what was mounted there from a folder of
+    /// the host may share its later mounts with it, and these must outlive what is undone here. By default nothing, for those who
+    /// share nothing.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn make_private(&self, target: &Path) -> io::Result<()> {
+        let _ = target;
+        Ok(())
+    }
+
     /// What is mounted.
     ///
     /// # Errors
@@ -82,6 +93,10 @@ impl<T: Mounts + ?Sized> Mounts for std::sync::Arc<T> {
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         (**self).unmount(target)
+    }
+
+    fn make_private(&self, target: &Path) -> io::Result<()> {
+        (**self).make_private(target)
     }
 
     fn table(&self) -> io::Result<MountTable> {

@@ -130,6 +130,14 @@ pub(crate) fn clean_up(pod_dir: &Path, volume: &str, mounts: &dyn Mounts) -> io:
             .map_err(|error| at("cannot resolve", &base, error))?;
         let table = mounts.table()?;
         for point in table.at_or_below(&real) {
+            if is_target(&real, &point.target) {
+                // What the host mounts later in the folder that is bound there stays mounted in it.
+                keep_first(&mut first_failure, mounts.make_private(&point.target));
+            }
+        }
+        first_failure?;
+        first_failure = Ok(());
+        for point in table.at_or_below(&real) {
             keep_first(&mut first_failure, mounts.unmount(&point.target));
         }
         step("the sub paths are unmounted");
@@ -155,6 +163,12 @@ pub(crate) fn clean_up(pod_dir: &Path, volume: &str, mounts: &dyn Mounts) -> io:
         }
         _ => Ok(()),
     }
+}
+
+/// Whether it is where a sub path is bound: `<base>/<container>/<index>`.
+fn is_target(base: &Path, path: &Path) -> bool {
+    path.strip_prefix(base)
+        .is_ok_and(|below| below.components().count() == 2)
 }
 
 /// The names below which a pod has sub paths.

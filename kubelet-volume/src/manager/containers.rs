@@ -38,7 +38,9 @@ impl Shared {
             let host_path = if path.is_empty() {
                 made.placed.path.clone()
             } else {
-                self.part(pod, (&mount.name, &made), container, (index, path)).await?
+                let is_secret = mount.sub_path_expr.as_deref().is_some_and(|text| !text.is_empty());
+                self.part(pod, (&mount.name, &made), container, (index, path, is_secret))
+                    .await?
             };
             let mut place = VolumePlace::new(index, host_path);
             place.read_only = made.read_only;
@@ -68,7 +70,7 @@ impl Shared {
         pod: &PodRecord,
         (volume, made): (&str, &Made),
         container: &str,
-        (index, path): (usize, String),
+        (index, path, is_secret): (usize, String, bool),
     ) -> Result<PathBuf, VolumeError> {
         let node = self.node()?;
         let turn = self.turns.take(&(pod.uid().clone(), made.inner.clone())).await;
@@ -85,7 +87,12 @@ impl Shared {
         });
         prepared.await.map_err(|fault| {
             let what = format!("failed to prepare subPath for volumeMount {volume:?} of container {container:?}");
-            VolumeError::failed(what, fault)
+            if is_secret {
+                // The path is made of variables, which may hold secrets.
+                VolumeError::failed(what, "the path that its expression becomes cannot be mounted")
+            } else {
+                VolumeError::failed(what, fault)
+            }
         })?;
         Ok(target)
     }

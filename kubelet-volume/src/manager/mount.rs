@@ -9,15 +9,57 @@ use std::sync::Arc;
 use futures::future::join_all;
 use kubelet_core::k8s_openapi::api::core::v1::Volume;
 use kubelet_core::{
-    CancellationToken, Event, EventSubject, EventType, PodRecord, PodVolumes, VolumeError, error_chain, made_volumes,
+    CancellationToken, Event, EventSubject, EventType, PodRecord, PodUid, PodVolumes, VolumeError, error_chain,
+    made_volumes,
 };
 use tokio::time::Instant;
 
 use super::Shared;
 use super::paths;
 use super::pods::{Failure, Made, VolumeState};
-use crate::plugin::{Ownership, Refresh, SetUp, VolumeFault, VolumeMode};
+use crate::plugin::{Ownership, Placed, Refresh, SetUp, VolumeFault, VolumeMode};
 use crate::seen::Reads;
+
+/// A set-up whose outcome is not known yet. If it never is, since nobody waited for it, the volume is set up again.
+struct Unsaid<'a> {
+    shared: &'a Shared,
+    uid: &'a PodUid,
+    name: &'a str,
+    is_said: bool,
+}
+
+impl Drop for Unsaid<'_> {
+    fn drop(&mut self) {
+        if self.is_said {
+            return;
+        }
+        if let Some(pod) = self.shared.pods.lock().get_mut(self.uid)
+            && let Some(state) = pod.volumes.get_mut(self.name)
+        {
+            state.is_stale = true;
+            forget_fingerprint(state);
+        }
+    }
+}
+
+/// What is on disk may be made of something newer than what was last set up.
+fn forget_fingerprint(state: &mut VolumeState) {
+    if let Some(made) = &mut state.made {
+        made.placed.fingerprint = None;
+    }
+}
+
+/// Why a volume was not set up, and what is there all the same.
+struct Failed {
+    fault: VolumeFault,
+    there: Option<Made>,
+}
+
+impl From<VolumeFault> for Failed {
+    fn from(fault: VolumeFault) -> Self {
+        Self { fault, there: None }
+    }
+}
 
 /// How a volume is after a sync.
 struct Outcome<'a> {
@@ -87,8 +129,18 @@ impl Shared {
         let reads = Reads::default();
         // Said before it is read: what changes from then on counts.
         self.pods.change(uid, name, |state| state.is_stale = false);
+        let mut unsaid = Unsaid {
+            shared: self,
+            uid,
+            name,
+            is_said: false,
+        };
         let made = self.set_up(pod, volume, (&known, &reads), stop).await;
-        let objects = reads.take();
+        let mut objects = reads.take();
+        if made.as_ref().is_ok_and(|made| made.placed.refresh == Refresh::Never) {
+            // It is made, and never made anew.
+            objects.clear();
+        }
         let mut outcome = Outcome {
             name,
             is_there: false,
@@ -100,8 +152,8 @@ impl Shared {
                 outcome.again_at = made.placed.again_at;
                 None
             }
-            Err(fault) => {
-                let message = error_chain(fault);
+            Err(failed) => {
+                let message = error_chain(&failed.fault);
                 self.tell(pod, volume, &known, &message);
                 let (first, longest) = self.settings.backoff;
                 let delay = known
@@ -117,11 +169,16 @@ impl Shared {
         self.pods.change(uid, name, |state| {
             state.failed.clone_from(&failed);
             state.objects.clone_from(&objects);
-            if let Ok(made) = made {
-                state.made = Some(made);
+            match made {
+                Ok(made) => state.made = Some(made),
+                Err(failed) => {
+                    state.made = state.made.take().or(failed.there);
+                    forget_fingerprint(state);
+                }
             }
             outcome.is_there = state.made.is_some();
         });
+        unsaid.is_said = true;
         // Last: who is told of a change finds what it changes.
         self.watches.follow(uid, &known.objects, &objects);
         outcome.failed = failed;
@@ -159,7 +216,7 @@ impl Shared {
         volume: &Volume,
         (known, reads): (&VolumeState, &Reads),
         stop: &CancellationToken,
-    ) -> Result<Made, VolumeFault> {
+    ) -> Result<Made, Failed> {
         let node = self.node().map_err(|error| VolumeFault::new(error.to_string()))?;
         let resolved = self.resolve(node, pod, volume, reads).await?;
         let spec = resolved.spec(volume);
@@ -172,17 +229,15 @@ impl Shared {
         let features = plugin.features();
         let mode = resolved.mode(pod, volume)?;
         if mode == VolumeMode::Block && !features.block {
-            return Err(VolumeFault::new(format!(
-                "volumes of {} cannot be given as devices",
-                plugin.name()
-            )));
+            let text = format!("volumes of {} cannot be given as devices", plugin.name());
+            return Err(VolumeFault::new(text).into());
         }
         if !features.mount_options && !spec.mount_options().is_empty() {
-            return Err(VolumeFault::new("mount options are not supported for this volume type"));
+            return Err(VolumeFault::new("mount options are not supported for this volume type").into());
         }
         let inner = spec.name().to_owned();
         if !paths::is_folder_name(&inner) {
-            return Err(VolumeFault::new(format!("{inner:?} is no name of a volume")));
+            return Err(VolumeFault::new(format!("{inner:?} is no name of a volume")).into());
         }
         let pod_dir = node.pod_dir(pod.uid());
         let dir = paths::volume(&pod_dir, mode, plugin.name(), &inner);
@@ -206,17 +261,25 @@ impl Shared {
             let above = dir.clone();
             cx.blocking(move |_| make_above(&above)).await?;
         }
-        let mut placed = plugin.set_up(&cx).await?;
-        placed.read_only |= resolved.read_only();
-        Ok(Made {
-            plugin: plugin.clone(),
-            inner,
-            mode,
-            claim: resolved.claim().map(str::to_owned),
-            read_only: placed.read_only,
-            groups: resolved.groups(),
-            placed,
-        })
+        let made = |mut placed: Placed| {
+            placed.read_only |= resolved.read_only();
+            Made {
+                plugin: plugin.clone(),
+                inner: inner.clone(),
+                mode,
+                claim: resolved.claim().map(str::to_owned),
+                read_only: placed.read_only,
+                groups: resolved.groups(),
+                placed,
+            }
+        };
+        match plugin.set_up(&cx).await {
+            Ok(placed) => Ok(made(placed)),
+            Err(mut fault) => {
+                let there = fault.there.take().map(|placed| made(*placed));
+                Err(Failed { fault, there })
+            }
+        }
     }
 
     /// Tells of a failure that was not told of yet.

@@ -34,6 +34,12 @@ impl Shared {
             return Ok(());
         }
         let pod_dir = node.pod_dir(uid);
+        if let Some(pod) = self.pods.lock().get_mut(uid) {
+            // What is half gone is not there any more.
+            for volume in pod.volumes.values_mut() {
+                (volume.made, volume.failed) = (None, None);
+            }
+        }
         let at = pod_dir.clone();
         let failed =
             |fault: VolumeFault| VolumeError::failed(format!("cannot clear up after volumes of pod {uid}"), fault);

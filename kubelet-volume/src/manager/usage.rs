@@ -14,6 +14,8 @@ use crate::plugin::{Measure, VolumeMode};
 
 /// A large tree is looked through in pieces, with pauses between them.
 const PAUSE_AFTER: u64 = 10_000;
+/// How long the volumes of one pod may take.
+const LONGEST: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Shared {
@@ -57,6 +59,11 @@ impl Shared {
         let measured = tokio::select! {
             biased;
             () = stop.cancelled() => {
+                given_up.store(true, Ordering::Relaxed);
+                return;
+            }
+            // What does not answer is not waited for; its thread ends when it does.
+            () = tokio::time::sleep(LONGEST) => {
                 given_up.store(true, Ordering::Relaxed);
                 return;
             }

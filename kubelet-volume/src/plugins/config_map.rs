@@ -34,10 +34,18 @@ impl VolumePlugin for ConfigMaps {
             return Err(VolumeFault::new("it is no configMap"));
         };
         let (items, mode) = (source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE));
-        let read = read(cx, &source.name, source.optional.unwrap_or(false)).await?;
-        let files = files(read.map.as_deref(), items, mode, source.optional.unwrap_or(false))?;
+        let is_optional = source.optional.unwrap_or(false);
+        let made = async {
+            let read = read(cx, &source.name, is_optional).await?;
+            let files = files(read.map.as_deref(), items, mode, is_optional)?;
+            Ok((read.refresh(), files))
+        };
+        let (refresh, files) = match made.await {
+            Ok(made) => made,
+            Err(fault) => return Err(payload::or_what_is_there(cx, Backing::Disk, fault).await),
+        };
         let mut placed = payload::place(cx, files, Backing::Disk).await?;
-        placed.refresh = read.refresh();
+        placed.refresh = refresh;
         Ok(placed)
     }
 
@@ -64,7 +72,8 @@ pub(super) async fn read(cx: &SetUp<'_>, name: &str, is_optional: bool) -> Resul
     match cx.object(ObjectKind::ConfigMap, name).await {
         Ok(Object::ConfigMap(map)) => Ok(Read { map: Some(map) }),
         Ok(other) => Err(VolumeFault::new(format!("{other:?} was given for configmap {name:?}"))),
-        Err(ObjectError::NotFound { .. }) if is_optional => Ok(Read { map: None }),
+        // Where there are none of its kind this one is not there either.
+        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => Ok(Read { map: None }),
         Err(error) => Err(VolumeFault::new(kubelet_core::error_chain(&error))),
     }
 }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -138,6 +139,11 @@ fn make(
 ) -> io::Result<()> {
     let was_ready = scratch.join(READY).exists() && dir.exists();
     make_dir(dir, MODE)?;
+    if !was_ready && !mounts.is_mount_point(dir)? {
+        // Whoever made it may have been killed before it had its mode.
+        let mode = std::fs::Permissions::from_mode(MODE);
+        std::fs::set_permissions(dir, mode).map_err(|error| at("cannot set the mode of", dir, error))?;
+    }
     match medium {
         Medium::Disk => {}
         Medium::Memory { size } => memory::mount(mounts, dir, *size)?,
@@ -167,7 +173,16 @@ fn make(
 
 fn mount_huge_pages(mounts: &dyn Mounts, dir: &Path, page_bytes: u64) -> io::Result<()> {
     let data = format!("pagesize={page_bytes}");
-    if let Some(there) = mounts.table()?.at(dir) {
+    if mounts.is_mount_point(dir)? {
+        // The table has paths without links.
+        let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
+        let table = mounts.table()?;
+        let Some(there) = table.at(&real) else {
+            return Err(io::Error::other(format!(
+                "{} is mounted, and not in the table of mounts",
+                dir.display()
+            )));
+        };
         let size = there
             .super_options
             .split(',')

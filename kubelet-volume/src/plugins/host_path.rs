@@ -10,6 +10,7 @@ use std::path::{Component, Path};
 use async_trait::async_trait;
 use kubelet_core::k8s_openapi::api::core::v1::HostPathVolumeSource;
 
+use super::local;
 use crate::ground::failure::at;
 use crate::plugin::{Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
@@ -57,8 +58,9 @@ impl VolumePlugin for HostPath {
         Ok(Placed::at(path))
     }
 
-    async fn tear_down(&self, _cx: &TearDown<'_>) -> Result<(), VolumeFault> {
-        Ok(())
+    async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
+        // Only of another agent's making: nothing is made here.
+        local::unmount(cx).await
     }
 }
 

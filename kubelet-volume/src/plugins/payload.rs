@@ -3,18 +3,21 @@
 //! Source: kubelet 1.36, `secret/secret.go`, `configmap/configmap.go`, `projected/projected.go`.
 
 use std::collections::hash_map::DefaultHasher;
+use std::fs::{self, Permissions};
 use std::hash::{Hash, Hasher};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
 use super::{empty_dir, memory, nested};
 use crate::ground::atomic_writer::{self, FileProjection, Payload};
+use crate::ground::failure::at;
 use crate::ground::folders::{make_dir, make_dirs_within};
 use crate::ground::mounts::Mounts;
 use crate::ground::ownership::{self, ChangePolicy, Group};
-use crate::plugin::{Measure, Placed, PluginFeatures, SetUp, TearDown, VolumeFault};
+use crate::plugin::{Measure, Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault};
 
 /// The mode of files of which nothing is said. The API fills that in; manifests may have come another way.
 pub(super) const DEFAULT_MODE: i32 = 0o644;
@@ -71,6 +74,28 @@ pub(super) async fn place(cx: &SetUp<'_>, payload: Payload, backing: Backing) ->
     Ok(placed)
 }
 
+/// What fails before anything is written is no reason to take away what an earlier life of the agent wrote.
+pub(super) async fn or_what_is_there(cx: &SetUp<'_>, backing: Backing, fault: VolumeFault) -> VolumeFault {
+    if cx.is_repeated {
+        return fault;
+    }
+    let (dir, mounts, on_disk) = (cx.dir.to_owned(), cx.node.mounts.clone(), cx.node.secrets_on_disk);
+    let is_there = cx
+        .blocking(move |_| {
+            let is_kept = backing == Backing::Disk || on_disk || mounts.is_mount_point(&dir)?;
+            Ok(is_kept && dir.join("..data").is_dir())
+        })
+        .await;
+    if !is_there.unwrap_or(false) {
+        return fault;
+    }
+    let mut placed = Placed::at(cx.dir);
+    placed.read_only = true;
+    placed.selinux_relabel = true;
+    placed.refresh = Refresh::Objects;
+    fault.but_there(placed)
+}
+
 /// What folders are named for.
 fn wall_time(cx: &SetUp<'_>) -> SystemTime {
     let millis = u64::try_from(cx.node.context.clock.now().as_millisecond()).unwrap_or_default();
@@ -125,8 +150,9 @@ impl Work {
             if !(is_denied && self.may_be_on_disk) {
                 return Err(error);
             }
-            // For their owner alone, as what is in them is.
-            make_dir(&self.dir, 0o700)?;
+            // For their owner alone.
+            let mode = Permissions::from_mode(0o700);
+            fs::set_permissions(&self.dir, mode).map_err(|error| at("cannot set the mode of", &self.dir, error))?;
         }
         empty_dir::mark_ready(&self.scratch)?;
         for point in &self.nested {

@@ -88,7 +88,8 @@ impl VolumePlugin for Projected {
             }
         }
         if !failed.is_empty() {
-            return Err(VolumeFault::new(failed.join("; ")));
+            let fault = VolumeFault::new(failed.join("; "));
+            return Err(payload::or_what_is_there(cx, Backing::Memory, fault).await);
         }
         let mut placed = payload::place(cx, parts.files, Backing::Memory).await?;
         placed.refresh = parts.refresh;

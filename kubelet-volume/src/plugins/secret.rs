@@ -37,10 +37,17 @@ impl VolumePlugin for Secrets {
         };
         let (items, mode) = (source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE));
         let is_optional = source.optional.unwrap_or(false);
-        let secret = read(cx, source.secret_name.as_deref().unwrap_or_default(), is_optional).await?;
-        let files = files(secret.as_deref(), items, mode, is_optional)?;
+        let made = async {
+            let secret = read(cx, source.secret_name.as_deref().unwrap_or_default(), is_optional).await?;
+            let files = files(secret.as_deref(), items, mode, is_optional)?;
+            Ok((refresh(secret.as_deref()), files))
+        };
+        let (refresh, files) = match made.await {
+            Ok(made) => made,
+            Err(fault) => return Err(payload::or_what_is_there(cx, Backing::Memory, fault).await),
+        };
         let mut placed = payload::place(cx, files, Backing::Memory).await?;
-        placed.refresh = refresh(secret.as_deref());
+        placed.refresh = refresh;
         Ok(placed)
     }
 
@@ -61,7 +68,8 @@ pub(super) async fn read(cx: &SetUp<'_>, name: &str, is_optional: bool) -> Resul
     match cx.object(ObjectKind::Secret, name).await {
         Ok(Object::Secret(secret)) => Ok(Some(secret)),
         Ok(other) => Err(VolumeFault::new(format!("{other:?} was given for secret {name:?}"))),
-        Err(ObjectError::NotFound { .. }) if is_optional => Ok(None),
+        // Where there are none of its kind this one is not there either.
+        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => Ok(None),
         Err(error) => Err(VolumeFault::new(kubelet_core::error_chain(&error))),
     }
 }

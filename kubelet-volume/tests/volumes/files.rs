@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kubelet_core::k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kubelet_core::{ObjectKey, ObjectKind};
 use kubelet_testing::FakeTokens;
-use kubelet_volume::VolumeSettings;
+use kubelet_volume::{MountOptions, Mounts, SystemMounts, VolumeSettings};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -93,6 +93,62 @@ async fn what_is_there_stays_when_its_object_goes() {
     assert_eq!(node.ready(&pod).await.again_at, None);
     assert_eq!(read(place.join("color")), "blue");
     node.gone(&pod).await;
+}
+
+#[tokio::test]
+async fn a_later_life_goes_on_with_what_is_there_although_its_object_is_not() {
+    let node = Node::start();
+    node.objects.set(config_map(json!({"color": "red"})));
+    let pod = pod("a", &[json!({"configMap": {"name": "settings"}})]);
+    node.ready(&pod).await;
+    node.objects
+        .remove(&ObjectKey::new(ObjectKind::ConfigMap, "default", "settings"));
+    let mut node = node.restart().await;
+    let ready = node.ready(&pod).await;
+    assert!(ready.again_at.is_some(), "it is looked at again");
+    assert_eq!(node.messages("FailedMount").len(), 1);
+    let place = node.place(&pod).await;
+    assert_eq!(read(place.join("color")), "red");
+    assert!(node.container(&pod, "app").await.places[0].read_only);
+    node.objects.set(config_map(json!({"color": "blue"})));
+    node.woken(&pod).await;
+    node.ready(&pod).await;
+    assert_eq!(read(place.join("color")), "blue");
+    node.gone(&pod).await;
+}
+
+#[tokio::test]
+async fn what_the_host_mounts_later_in_a_folder_stays_mounted() {
+    if !may_mount() {
+        return;
+    }
+    use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
+    let node = Node::start();
+    let host = node.root.join("host");
+    fs::create_dir_all(host.join("part/usb")).unwrap();
+    let mounts = SystemMounts::default();
+    mounts.bind(&host, &host, &MountOptions::default()).unwrap();
+    mount_change(&host, MountPropagationFlags::SHARED).unwrap();
+    let app = json!({"name": "app", "image": "app:1", "volumeMounts": [
+        {"name": "a", "mountPath": "/a", "subPath": "part"},
+    ]});
+    let pod = record(
+        "a",
+        json!({}),
+        json!({"containers": [app], "volumes": [{"name": "a", "hostPath": {"path": host}}]}),
+    );
+    node.ready(&pod).await;
+    let place = node.place(&pod).await;
+    let usb = host.join("part/usb");
+    mounts
+        .mount("tmpfs", "tmpfs", &usb, &MountOptions::default(), "size=64k")
+        .unwrap();
+    fs::write(usb.join("data"), "precious").unwrap();
+    assert_eq!(read(place.join("usb/data")), "precious", "it shows in the part");
+    node.gone(&pod).await;
+    assert_eq!(read(usb.join("data")), "precious");
+    unmount(&usb, UnmountFlags::empty()).unwrap();
+    unmount(&host, UnmountFlags::DETACH).unwrap();
 }
 
 #[tokio::test]

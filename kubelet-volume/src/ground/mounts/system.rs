@@ -173,12 +173,18 @@ impl Mounts for SystemMounts {
         }
     }
 
+    fn make_private(&self, target: &Path) -> io::Result<()> {
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change(target, private).map_err(|error| at("cannot keep to itself", target, error))
+    }
+
     fn table(&self) -> io::Result<MountTable> {
         MountTable::read()
     }
 
     fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        // A server that does not answer is not waited for.
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
         match statx(CWD, path, flags, StatxFlags::empty()) {
             Ok(found) if found.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) => {
                 Ok(found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
