@@ -2,6 +2,8 @@
 
 mod claims;
 mod containers;
+#[cfg(test)]
+mod kill_tests;
 mod mount;
 mod paths;
 mod pods;

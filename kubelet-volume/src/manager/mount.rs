@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::paths;
 use super::pods::{Failure, Made, VolumeState};
+use crate::ground::crash::step;
 use crate::plugin::{Ownership, Refresh, SetUp, VolumeFault, VolumeMode};
 use crate::seen::Reads;
 
@@ -206,6 +207,7 @@ impl Shared {
             let above = dir.clone();
             cx.blocking(move |_| make_above(&above)).await?;
         }
+        step("what a volume is in is made");
         let mut placed = plugin.set_up(&cx).await?;
         placed.read_only |= resolved.read_only();
         Ok(Made {

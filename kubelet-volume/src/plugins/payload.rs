@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use super::{empty_dir, memory, nested};
 use crate::ground::atomic_writer::{self, FileProjection, Payload};
+use crate::ground::crash::step;
 use crate::ground::folders::{make_dir, make_dirs_within};
 use crate::ground::mounts::Mounts;
 use crate::ground::ownership::{self, ChangePolicy, Group};
@@ -117,7 +118,8 @@ struct Work {
 
 impl Work {
     fn carry_out(&self, mounts: &dyn Mounts, given_up: &AtomicBool) -> io::Result<()> {
-        make_dir(&self.dir, empty_dir::MODE)?;
+        let was_ready = empty_dir::is_ready(&self.scratch);
+        empty_dir::make_folder(mounts, &self.dir, was_ready)?;
         if self.backing == Backing::Memory
             && let Err(error) = memory::mount(mounts, &self.dir, self.size)
         {
@@ -131,6 +133,7 @@ impl Work {
         empty_dir::mark_ready(&self.scratch)?;
         for point in &self.nested {
             make_dirs_within(&self.dir, point, 0o755)?;
+            step("a folder for another mount is made");
         }
         let group = self.group;
         let dir = self.dir.clone();
