@@ -81,7 +81,10 @@ impl Shared {
     /// Has one volume there. What is there and needs nothing is not touched.
     async fn mount_one<'a>(&self, pod: &PodRecord, volume: &'a Volume, stop: &CancellationToken) -> Outcome<'a> {
         let (uid, name) = (pod.uid(), volume.name.as_str());
-        let known = self.pods.volume(uid, name);
+        let mut known = self.pods.volume(uid, name);
+        if known.is_going {
+            (known.made, known.failed) = (None, None);
+        }
         if let Some(outcome) = self.at_rest(name, &known) {
             return outcome;
         }
@@ -120,8 +123,9 @@ impl Shared {
             state.objects.clone_from(&objects);
             if let Ok(made) = made {
                 state.made = Some(made);
+                state.is_going = false;
             }
-            outcome.is_there = state.made.is_some();
+            outcome.is_there = state.made.is_some() && !state.is_going;
         });
         // Last: who is told of a change finds what it changes.
         self.watches.follow(uid, &known.objects, &objects);

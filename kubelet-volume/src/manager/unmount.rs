@@ -34,6 +34,7 @@ impl Shared {
         if !paths::is_folder_name(uid.as_str()) {
             return Ok(());
         }
+        self.pods.begin_to_go(uid);
         let pod_dir = node.pod_dir(uid);
         let at = pod_dir.clone();
         let failed =

@@ -3,8 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests: a panic is the failure")]
 
 mod files;
+mod full;
 mod harness;
+mod hostile;
 mod leftovers;
 mod persistent;
+mod recorded;
 mod scratch;
 mod waiting;
