@@ -5,7 +5,7 @@ mod containers;
 #[cfg(test)]
 mod kill_tests;
 mod mount;
-mod paths;
+pub(crate) mod paths;
 mod pods;
 mod unmount;
 mod usage;
