@@ -207,7 +207,8 @@ impl Shared {
             reads,
             turn: &turn,
         };
-        if !features.is_elsewhere {
+        // Once is enough: a volume that is looked at at each sync costs the disk nothing.
+        if !features.is_elsewhere && known.made.is_none() {
             let above = dir.clone();
             cx.blocking(move |_| make_above(&above)).await?;
         }

@@ -9,5 +9,6 @@ mod hostile;
 mod leftovers;
 mod persistent;
 mod recorded;
+mod rest;
 mod scratch;
 mod waiting;
