@@ -16,6 +16,7 @@ mod reaction;
 mod relist;
 mod side_by_side;
 mod sizes;
+mod volumes;
 
 pub use idle::{IdleHour, idle_hour};
 pub use measure::Row;

@@ -1,7 +1,7 @@
 //! What is measured, and at which sizes.
 
 use crate::measure::Row;
-use crate::{burst, idle, memory, micro, probes, reaction, relist};
+use crate::{burst, idle, memory, micro, probes, reaction, relist, volumes};
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ type Measure = fn(&Sizes, &mut dyn FnMut(Row));
 
 /// Measures everything whose name begins with one of `chosen`, or simply everything, and hands out row by row.
 pub fn run(sizes: &Sizes, chosen: &[String], mut tell: impl FnMut(&Row)) {
-    let groups: [(&str, Measure); 7] = [
+    let groups: [(&str, Measure); 8] = [
         ("micro", micro::measure),
         ("relist", relist::measure),
         ("memory", memory::measure),
@@ -62,6 +62,7 @@ pub fn run(sizes: &Sizes, chosen: &[String], mut tell: impl FnMut(&Row)) {
         ("reaction", reaction::measure),
         ("probes", probes::measure),
         ("idle", idle::measure),
+        ("volumes", volumes::measure),
     ];
     for (name, measure) in groups {
         if chosen.is_empty() || chosen.iter().any(|word| name.starts_with(word.as_str())) {

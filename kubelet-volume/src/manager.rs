@@ -2,8 +2,10 @@
 
 mod claims;
 mod containers;
+#[cfg(test)]
+mod kill_tests;
 mod mount;
-mod paths;
+pub(crate) mod paths;
 mod pods;
 mod unmount;
 mod usage;

@@ -6,7 +6,7 @@
 pub(crate) fn step(_name: &'static str) {}
 
 #[cfg(test)]
-pub(crate) use walk::{kill_at_each, panic_at_each, step};
+pub(crate) use walk::{is_to_be_killed, kill_at_each, panic_at_each, step};
 
 #[cfg(test)]
 mod walk {
@@ -114,6 +114,11 @@ mod walk {
             }
         }
         unreachable!("it has an end")
+    }
+
+    /// Whether this is a process that [`kill_at_each`] began, so that all but its work is left out.
+    pub(crate) fn is_to_be_killed() -> bool {
+        env::var_os(PLACE).is_some()
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
+use super::crash::step;
 use super::failure::{at, refused};
 use super::mounts::{Mounts, unmount_all};
 use super::removal::remove_empty;
@@ -14,7 +15,7 @@ use super::safe_path::safe_make_dirs;
 /// mounted there keeps its own.
 pub(crate) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
     match DirBuilder::new().mode(mode).create(dir) {
-        Ok(()) => {}
+        Ok(()) => step("a folder is made"),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let found = fs::symlink_metadata(dir).map_err(|error| at("cannot look at", dir, error))?;
             if !found.is_dir() {
@@ -23,6 +24,19 @@ pub(crate) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
             return Ok(());
         }
         Err(error) => return Err(at("cannot make", dir, error)),
+    }
+    let set = fs::set_permissions(dir, Permissions::from_mode(mode));
+    step("a folder has its mode");
+    set.map_err(|error| at("cannot set the mode of", dir, error))
+}
+
+/// The same, where a folder that is there may have been left before it had its mode.
+pub(crate) fn make_dir_again(dir: &Path, mode: u32) -> io::Result<()> {
+    make_dir(dir, mode)?;
+    let found = fs::symlink_metadata(dir).map_err(|error| at("cannot look at", dir, error))?;
+    // What more it has, such as a group's bit, was given to it after its mode.
+    if found.permissions().mode() & mode == mode {
+        return Ok(());
     }
     fs::set_permissions(dir, Permissions::from_mode(mode)).map_err(|error| at("cannot set the mode of", dir, error))
 }
@@ -39,6 +53,7 @@ pub(crate) fn make_dirs(dir: &Path, mode: u32) -> io::Result<()> {
 /// If there is anything in it: nobody knows what, and it stays.
 pub(crate) fn remove_emptied(dir: &Path) -> io::Result<()> {
     if remove_empty(dir)? {
+        step("an empty folder is removed");
         return Ok(());
     }
     Err(refused(dir, "holds what no plugin made, and stays"))
@@ -68,6 +83,7 @@ pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
     }
     for mount in table.at_or_below(&real) {
         mounts.unmount(&mount.target)?;
+        step("a mount of a volume is gone");
     }
     if fs::symlink_metadata(dir).is_ok_and(|found| found.is_symlink()) {
         return Ok(());

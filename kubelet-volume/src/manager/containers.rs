@@ -61,7 +61,7 @@ impl Shared {
 
     fn made(&self, pod: &PodRecord, volume: &str, mode: VolumeMode) -> Option<Made> {
         let known = self.pods.volume(pod.uid(), volume);
-        known.made.filter(|made| made.mode == mode)
+        known.made.filter(|made| made.mode == mode && !known.is_going)
     }
 
     /// Has a part of a volume there by itself, for one mount of one container.

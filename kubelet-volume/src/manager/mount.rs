@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::Shared;
 use super::paths;
 use super::pods::{Failure, Made, VolumeState};
+use crate::ground::crash::step;
 use crate::plugin::{Ownership, Placed, Refresh, SetUp, VolumeFault, VolumeMode};
 use crate::seen::Reads;
 
@@ -122,7 +123,10 @@ impl Shared {
     /// Has one volume there. What is there and needs nothing is not touched.
     async fn mount_one<'a>(&self, pod: &PodRecord, volume: &'a Volume, stop: &CancellationToken) -> Outcome<'a> {
         let (uid, name) = (pod.uid(), volume.name.as_str());
-        let known = self.pods.volume(uid, name);
+        let mut known = self.pods.volume(uid, name);
+        if known.is_going {
+            (known.made, known.failed) = (None, None);
+        }
         if let Some(outcome) = self.at_rest(name, &known) {
             return outcome;
         }
@@ -170,13 +174,16 @@ impl Shared {
             state.failed.clone_from(&failed);
             state.objects.clone_from(&objects);
             match made {
-                Ok(made) => state.made = Some(made),
+                Ok(made) => {
+                    state.made = Some(made);
+                    state.is_going = false;
+                }
                 Err(failed) => {
                     state.made = state.made.take().or(failed.there);
                     forget_fingerprint(state);
                 }
             }
-            outcome.is_there = state.made.is_some();
+            outcome.is_there = state.made.is_some() && !state.is_going;
         });
         unsaid.is_said = true;
         // Last: who is told of a change finds what it changes.
@@ -257,10 +264,12 @@ impl Shared {
             reads,
             turn: &turn,
         };
-        if !features.is_elsewhere {
+        // Once is enough: a volume that is looked at at each sync costs the disk nothing.
+        if !features.is_elsewhere && known.made.is_none() {
             let above = dir.clone();
             cx.blocking(move |_| make_above(&above)).await?;
         }
+        step("what a volume is in is made");
         let made = |mut placed: Placed| {
             placed.read_only |= resolved.read_only();
             Made {

@@ -39,6 +39,8 @@ pub(super) struct VolumeState {
     /// What is there, as it was last set up.
     pub(super) made: Option<Made>,
     pub(super) failed: Option<Failure>,
+    /// Somebody began to have it gone, and did not come to an end: nobody knows what is left.
+    pub(super) is_going: bool,
     /// Something that it was made from changed since.
     pub(super) is_stale: bool,
     /// The objects that it was made from, as they were then.
@@ -66,6 +68,14 @@ impl Pods {
         let pods = self.lock();
         let found = pods.get(uid).and_then(|pod| pod.volumes.get(name));
         found.cloned().unwrap_or_default()
+    }
+
+    /// The volumes of a pod are about to go.
+    pub(super) fn begin_to_go(&self, uid: &PodUid) {
+        let mut pods = self.lock();
+        for volume in pods.get_mut(uid).into_iter().flat_map(|pod| pod.volumes.values_mut()) {
+            volume.is_going = true;
+        }
     }
 
     /// Changes what is known of one volume.

@@ -10,6 +10,7 @@ use kubelet_core::{PodUid, VolumeError, error_chain};
 
 use super::Shared;
 use super::paths;
+use crate::ground::crash::step;
 use crate::ground::failure::at;
 use crate::ground::folders::{remove_emptied, unmount_below};
 use crate::ground::mounts::Mounts;
@@ -33,21 +34,18 @@ impl Shared {
         if !paths::is_folder_name(uid.as_str()) {
             return Ok(());
         }
+        self.pods.begin_to_go(uid);
         let pod_dir = node.pod_dir(uid);
-        if let Some(pod) = self.pods.lock().get_mut(uid) {
-            // What is half gone is not there any more.
-            for volume in pod.volumes.values_mut() {
-                (volume.made, volume.failed) = (None, None);
-            }
-        }
         let at = pod_dir.clone();
         let failed =
             |fault: VolumeFault| VolumeError::failed(format!("cannot clear up after volumes of pod {uid}"), fault);
         let left = on_disk(move || Leftovers::find(&at)).await.map_err(failed)?;
         let parts = left.parts.iter().map(|name| self.part_gone(node, uid, name));
         fail_with(join_all(parts).await).map_err(failed)?;
+        step("no part of a volume is mounted any more");
         let volumes = left.volumes.iter().map(|of| self.tear_down(node, uid, of));
         fail_with(join_all(volumes).await).map_err(failed)?;
+        step("the volumes are torn down");
         // What plugins keep beside goes with their volumes. Of a volume that was made or removed by half only that is left.
         let at = pod_dir.clone();
         let scratch = on_disk(move || scratch(&at)).await.map_err(failed)?;

@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
@@ -14,8 +13,9 @@ use kubelet_core::{PodRecord, Quantity};
 
 use super::group::Teller;
 use super::memory;
+use crate::ground::crash::step;
 use crate::ground::failure::at;
-use crate::ground::folders::{make_dir, make_dirs, unmount_below};
+use crate::ground::folders::{make_dir, make_dir_again, make_dirs, unmount_below};
 use crate::ground::mounts::{MountOptions, Mounts};
 use crate::ground::ownership::{ChangePolicy, Group};
 use crate::ground::removal::remove_tree;
@@ -137,18 +137,14 @@ fn make(
     medium: &Medium,
     (ownership, teller, given_up): (Ownership, &Teller, &AtomicBool),
 ) -> io::Result<()> {
-    let was_ready = scratch.join(READY).exists() && dir.exists();
-    make_dir(dir, MODE)?;
-    if !was_ready && !mounts.is_mount_point(dir)? {
-        // Whoever made it may have been killed before it had its mode.
-        let mode = std::fs::Permissions::from_mode(MODE);
-        std::fs::set_permissions(dir, mode).map_err(|error| at("cannot set the mode of", dir, error))?;
-    }
+    let was_ready = is_ready(scratch) && dir.exists();
+    make_folder(mounts, dir, was_ready)?;
     match medium {
         Medium::Disk => {}
         Medium::Memory { size } => memory::mount(mounts, dir, *size)?,
         Medium::HugePages { page_bytes } => mount_huge_pages(mounts, dir, *page_bytes)?,
     }
+    step("an emptyDir has its medium");
     if let Some(group) = ownership.fs_group {
         // What was made whole before is not looked through once more, unless its folder says that it was not given over.
         let change = if was_ready {
@@ -211,11 +207,26 @@ fn bytes_of_option(size: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_shl(shift)
 }
 
+/// Makes the folder of a volume. One that was not made whole may lack its mode.
+pub(super) fn make_folder(mounts: &dyn Mounts, dir: &Path, was_ready: bool) -> io::Result<()> {
+    if was_ready || mounts.is_mount_point(dir)? {
+        return make_dir(dir, MODE);
+    }
+    make_dir_again(dir, MODE)
+}
+
+/// Whether all of a volume was made at some time.
+pub(super) fn is_ready(scratch: &Path) -> bool {
+    scratch.join(READY).exists()
+}
+
 /// Says on disk that all of a volume was made.
 pub(super) fn mark_ready(scratch: &Path) -> io::Result<()> {
     make_dirs(scratch, 0o750)?;
+    step("the folder beside a volume is made");
     let path = scratch.join(READY);
     std::fs::File::create(&path).map_err(|error| at("cannot make", &path, error))?;
+    step("a volume is marked as ready");
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use kubelet_core::k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use kubelet_core::{NodeView, PodLimits, PodRecord, Quantity, ResourceSettings};
 
+use crate::ground::crash::step;
 use crate::ground::mounts::{MountOptions, Mounts};
 
 /// How large a file system in memory of a pod is at most: as the pod may use, as the node has for pods, and as is said of it.
@@ -36,9 +37,11 @@ pub(super) fn mount(mounts: &dyn Mounts, dir: &Path, size: Option<u64>) -> io::R
     } else {
         format!("{size},noswap")
     };
-    match mounts.mount("tmpfs", "tmpfs", dir, &options, &unswapped) {
+    let mounted = match mounts.mount("tmpfs", "tmpfs", dir, &options, &unswapped) {
         // Kernels before 6.4 do not know the option, and inside of a user namespace it is not to be had.
         Err(_) => mounts.mount("tmpfs", "tmpfs", dir, &options, &size),
         Ok(()) => Ok(()),
-    }
+    };
+    step("a file system in memory is mounted");
+    mounted
 }

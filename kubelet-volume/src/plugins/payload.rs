@@ -13,8 +13,9 @@ use std::time::{Duration, SystemTime};
 
 use super::{empty_dir, memory, nested};
 use crate::ground::atomic_writer::{self, FileProjection, Payload};
+use crate::ground::crash::step;
 use crate::ground::failure::at;
-use crate::ground::folders::{make_dir, make_dirs_within};
+use crate::ground::folders::make_dirs_within;
 use crate::ground::mounts::Mounts;
 use crate::ground::ownership::{self, ChangePolicy, Group};
 use crate::plugin::{Measure, Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault};
@@ -142,7 +143,8 @@ struct Work {
 
 impl Work {
     fn carry_out(&self, mounts: &dyn Mounts, given_up: &AtomicBool) -> io::Result<()> {
-        make_dir(&self.dir, empty_dir::MODE)?;
+        let was_ready = empty_dir::is_ready(&self.scratch);
+        empty_dir::make_folder(mounts, &self.dir, was_ready)?;
         if self.backing == Backing::Memory
             && let Err(error) = memory::mount(mounts, &self.dir, self.size)
         {
@@ -157,6 +159,7 @@ impl Work {
         empty_dir::mark_ready(&self.scratch)?;
         for point in &self.nested {
             make_dirs_within(&self.dir, point, 0o755)?;
+            step("a folder for another mount is made");
         }
         let group = self.group;
         let dir = self.dir.clone();

@@ -3,8 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests: a panic is the failure")]
 
 mod files;
+mod full;
 mod harness;
+mod hostile;
 mod leftovers;
 mod persistent;
+mod recorded;
+mod rest;
 mod scratch;
 mod waiting;
