@@ -136,6 +136,7 @@ impl VolumeManager for Volumes {
             context,
             mounts: self.shared.mounts.clone(),
             secrets_on_disk: self.shared.settings.secrets_on_disk,
+            turns: self.shared.turns.clone(),
         });
     }
 

@@ -9,6 +9,7 @@ use super::Shared;
 use super::pods::Made;
 use crate::ground::sub_path::{self, SubPath};
 use crate::plugin::{VolumeMode, blocking};
+use crate::turns::About;
 
 impl Shared {
     pub(super) async fn container(
@@ -35,6 +36,9 @@ impl Shared {
             let made = made.ok_or_else(|| missing(&mount.name, "mount", container))?;
             let path = volume_sub_path(mount, env)
                 .map_err(|why| VolumeError::failed(format!("volume {:?}", mount.name), why))?;
+            if mount.mount_propagation.as_deref().is_some_and(|mode| mode != "None") {
+                self.share(pod, (&mount.name, &made)).await?;
+            }
             let host_path = if path.is_empty() {
                 made.placed.path.clone()
             } else {
@@ -62,6 +66,24 @@ impl Shared {
         known.made.filter(|made| made.mode == mode)
     }
 
+    /// Lets what is mounted in a volume be seen by all containers that ask for that. Only the volume's own folder is changed, and
+    /// only if what it is on is not shared anyway: to mount the agent's whole folder anew would hide what is mounted in it for
+    /// other pods, and keep that from ever being unmounted.
+    async fn share(&self, pod: &PodRecord, (volume, made): (&str, &Made)) -> Result<(), VolumeError> {
+        let node = self.node()?;
+        let path = made.placed.path.clone();
+        // Places of the host are as whoever made them wants them.
+        if made.plugin.features().is_elsewhere || !path.starts_with(node.pod_dir(pod.uid())) {
+            return Ok(());
+        }
+        let turn = self.turns.take(&About::volume(pod.uid(), &made.inner)).await;
+        let mounts = node.mounts.clone();
+        let shared = blocking(turn, move |_| mounts.make_shared(&path)).await;
+        shared
+            .map(drop)
+            .map_err(|fault| VolumeError::failed(format!("cannot share what is mounted in volume {volume:?}"), fault))
+    }
+
     /// Has a part of a volume there by itself, for one mount of one container.
     async fn part(
         &self,
@@ -71,7 +93,7 @@ impl Shared {
         (index, path): (usize, String),
     ) -> Result<PathBuf, VolumeError> {
         let node = self.node()?;
-        let turn = self.turns.take(&(pod.uid().clone(), made.inner.clone())).await;
+        let turn = self.turns.take(&About::volume(pod.uid(), &made.inner)).await;
         let target = sub_path::target(&node.pod_dir(pod.uid()), &made.inner, container, index);
         let (root, mounts, at) = (made.placed.path.clone(), node.mounts.clone(), target.clone());
         let prepared = blocking(turn, move |_| {

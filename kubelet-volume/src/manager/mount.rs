@@ -18,6 +18,7 @@ use super::paths;
 use super::pods::{Failure, Made, VolumeState};
 use crate::plugin::{Ownership, Refresh, SetUp, VolumeFault, VolumeMode};
 use crate::seen::Reads;
+use crate::turns::About;
 
 /// How a volume is after a sync.
 struct Outcome<'a> {
@@ -187,7 +188,7 @@ impl Shared {
         let pod_dir = node.pod_dir(pod.uid());
         let dir = paths::volume(&pod_dir, mode, plugin.name(), &inner);
         let scratch = paths::scratch(&pod_dir, plugin.name(), &inner);
-        let turn = self.turns.take(&(pod.uid().clone(), inner.clone())).await;
+        let turn = self.turns.take(&About::volume(pod.uid(), &inner)).await;
         let cx = SetUp {
             node,
             pod,

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests: a panic is the failure")]
 
+mod disks;
 mod files;
 mod harness;
 mod leftovers;
 mod persistent;
 mod scratch;
+mod shared;
 mod waiting;
