@@ -5,6 +5,8 @@ mod containers;
 mod mount;
 mod paths;
 mod pods;
+#[cfg(test)]
+mod tests;
 mod unmount;
 mod usage;
 mod watches;

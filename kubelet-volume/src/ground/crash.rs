@@ -6,7 +6,7 @@
 pub(crate) fn step(_name: &'static str) {}
 
 #[cfg(test)]
-pub(crate) use walk::{kill_at_each, panic_at_each, step};
+pub(crate) use walk::{is_to_be_killed, kill_at_each, panic_at_each, step};
 
 #[cfg(test)]
 mod walk {
@@ -81,6 +81,11 @@ mod walk {
             }
         }
         names
+    }
+
+    /// Whether this is the process that [`kill_at_each`] starts: what a test prepares is there.
+    pub(crate) fn is_to_be_killed() -> bool {
+        env::var_os(PLACE).is_some()
     }
 
     /// Does the work again and again in a process of its own, killed one step later each time, until it gets to its end.

@@ -167,7 +167,8 @@ fn make(
 
 fn mount_huge_pages(mounts: &dyn Mounts, dir: &Path, page_bytes: u64) -> io::Result<()> {
     let data = format!("pagesize={page_bytes}");
-    if let Some(there) = mounts.table()?.at(dir) {
+    let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
+    if let Some(there) = mounts.table()?.at(&real) {
         let size = there
             .super_options
             .split(',')
