@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 
 use kubelet_core::env::Env;
 use kubelet_core::{ContainerVolumes, Device, PodRecord, VolumeError, VolumePlace, volume_sub_path};
+use rustix::io::Errno;
 
 use super::Shared;
 use super::pods::Made;
+use crate::ground::failure::errno;
 use crate::ground::sub_path::{self, SubPath};
 use crate::plugin::{VolumeMode, blocking};
 use crate::turns::About;
@@ -78,9 +80,13 @@ impl Shared {
         }
         let turn = self.turns.take(&About::volume(pod.uid(), &made.inner)).await;
         let mounts = node.mounts.clone();
-        let shared = blocking(turn, move |_| mounts.make_shared(&path)).await;
+        let shared = blocking(turn, move |_| match mounts.make_shared(&path) {
+            // Who may not mount has no containers that mount for others.
+            Err(error) if errno(&error) == Some(Errno::PERM) => Ok(()),
+            shared => shared.map(drop),
+        });
         shared
-            .map(drop)
+            .await
             .map_err(|fault| VolumeError::failed(format!("cannot share what is mounted in volume {volume:?}"), fault))
     }
 
