@@ -8,7 +8,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -133,13 +133,17 @@ impl VolumePlugin for Local {
 }
 
 async fn set_up_files(cx: &SetUp<'_>, wanted: Wanted) -> Result<(), VolumeFault> {
-    let (dir, mounts) = (cx.dir.to_owned(), cx.node.mounts.clone());
+    let (dir, mounts, path) = (cx.dir.to_owned(), cx.node.mounts.clone(), wanted.path.clone());
+    let mut options = wanted.options.clone();
+    options.read_only |= wanted.read_only;
     let real = cx.blocking(move |_| {
         // It is mounted last: all else is done then.
-        if mounts.is_mount_point(&dir)? {
+        if place::is_there(&*mounts, &dir, &options)? {
             return Ok(None);
         }
-        resolve(&wanted.path).map(Some)
+        path.canonicalize()
+            .map(Some)
+            .map_err(|error| at("cannot look at", &path, error))
     });
     let Some(source) = real.await? else { return Ok(()) };
     let shared = SharedMount::new(cx.node, cx.volume.name());
@@ -164,10 +168,6 @@ async fn set_up_files(cx: &SetUp<'_>, wanted: Wanted) -> Result<(), VolumeFault>
         place.make(&TOOLS, &*mounts, &teller, given_up)
     })
     .await
-}
-
-fn resolve(path: &Path) -> std::io::Result<PathBuf> {
-    path.canonicalize().map_err(|error| at("cannot look at", path, error))
 }
 
 /// Unmounts disks that no pod has any more: an agent may have ended before it did. Nobody waits for that to succeed.

@@ -179,6 +179,41 @@ async fn a_disk_that_no_pod_has_any_more_is_unmounted_by_whoever_comes_next() {
 }
 
 #[tokio::test]
+async fn a_mount_that_allows_more_than_it_should_is_made_anew() {
+    let Some(disk) = TestDisk::new() else { return };
+    let node = Node::start();
+    offer(&node, &disk.device, &json!({"mountOptions": ["nosuid", "noexec"]}));
+    let (writer, reader) = (claiming("a", false, 4711), claiming("b", true, 4711));
+    node.ready(&writer).await;
+    node.ready(&reader).await;
+    let places = [node.place(&writer).await, node.place(&reader).await];
+    // As an agent leaves it that is killed between the two calls of a bind.
+    let (mounts, bare) = (SystemMounts::default(), node.root.join("bare"));
+    fs::create_dir(&bare).unwrap();
+    let device = disk.device.to_str().unwrap();
+    mounts
+        .mount("ext4", device, &bare, &MountOptions::default(), "")
+        .unwrap();
+    for place in &places {
+        mounts.unmount(place).unwrap();
+        mounts.bind(&bare, place, &MountOptions::default()).unwrap();
+    }
+    mounts.unmount(&bare).unwrap();
+    let node = node.restart().await;
+    for (pod, place, wanted) in [(&writer, &places[0], "rw,"), (&reader, &places[1], "ro,")] {
+        node.ready(pod).await;
+        let options = table().at(place).unwrap().options.clone();
+        let has = |option: &str| format!("{options},").contains(option);
+        assert!(has(wanted) && has("nosuid,") && has("noexec,"), "{options}");
+    }
+    assert_eq!(mounts_of(&node), 3);
+    for pod in [&writer, &reader] {
+        node.gone(pod).await;
+    }
+    assert_eq!(mounts_of(&node), 0);
+}
+
+#[tokio::test]
 async fn another_disk_of_the_same_name_takes_the_place_of_one_that_nobody_has() {
     let (Some(old), Some(new)) = (TestDisk::new(), TestDisk::new()) else {
         return;

@@ -12,7 +12,7 @@ use crate::ground::command::Tools;
 use crate::ground::crash::step;
 use crate::ground::failure::{at, refused};
 use crate::ground::folders::{make_dir, remove_emptied, unmount_below};
-use crate::ground::mounts::{MountOptions, Mounts};
+use crate::ground::mounts::{MountOptions, Mounts, unmount_all};
 use crate::ground::ownership::Group;
 use crate::plugin::Ownership;
 
@@ -120,6 +120,32 @@ impl Place {
             .iter()
             .any(|mount| mount.target.starts_with(&pods) && mount.target != own))
     }
+}
+
+/// Whether a pod's folder is mounted as it should be. The kernel binds first, and gives a mount its options then: a killed agent may
+/// have left one that allows more than it should. That one is unmounted, unless something was mounted in it since.
+pub(super) fn is_there(mounts: &dyn Mounts, dir: &Path, options: &MountOptions) -> io::Result<bool> {
+    if !mounts.is_mount_point(dir)? {
+        return Ok(false);
+    }
+    let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
+    let table = mounts.table()?;
+    let Some(there) = table.at(&real) else {
+        return Ok(true);
+    };
+    let has = |option: &str| there.options.split(',').any(|found| found == option);
+    let is_less = |(wanted, option): (bool, &str)| wanted && !has(option);
+    let limits = [
+        (options.read_only, "ro"),
+        (options.no_suid, "nosuid"),
+        (options.no_dev, "nodev"),
+        (options.no_exec, "noexec"),
+    ];
+    if !limits.into_iter().any(is_less) || !table.below(&real).is_empty() {
+        return Ok(true);
+    }
+    unmount_all(mounts, dir)?;
+    Ok(false)
 }
 
 /// Has the folder of a pod gone, and what is mounted for all pods if it was the last one.
