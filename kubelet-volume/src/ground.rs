@@ -8,6 +8,7 @@ pub(crate) mod crash;
 pub(crate) mod failure;
 pub(crate) mod folders;
 pub(crate) mod format;
+#[cfg(test)]
 pub(crate) mod loop_device;
 pub(crate) mod mount_table;
 pub(crate) mod mounts;

@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-#[allow(dead_code, reason = "devices come with the next types of volumes")]
 mod ground;
 mod manager;
 mod plugin;

@@ -7,6 +7,8 @@ mod kill_tests;
 mod mount;
 pub(crate) mod paths;
 mod pods;
+#[cfg(test)]
+mod tests;
 mod unmount;
 mod usage;
 mod watches;
@@ -138,6 +140,7 @@ impl VolumeManager for Volumes {
             context,
             mounts: self.shared.mounts.clone(),
             secrets_on_disk: self.shared.settings.secrets_on_disk,
+            turns: self.shared.turns.clone(),
         });
     }
 

@@ -1,12 +1,27 @@
-//! Who may do something about a volume: one at a time.
+//! Who may do something about a volume, or about what volumes share: one at a time.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kubelet_core::PodUid;
 
-/// What a turn is about: a volume of a pod, by the name of its folder.
-pub(crate) type About = (PodUid, String);
+/// What a turn is about. Who takes several takes them in this order, so that nobody waits for somebody who waits for him.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum About {
+    /// A volume of a pod, by the name of its folder.
+    Volume(PodUid, String),
+    /// What is mounted there for several pods.
+    Mount(PathBuf),
+    /// What several volumes may be made of, such as a disk.
+    Source(PathBuf),
+}
+
+impl About {
+    pub(crate) fn volume(uid: &PodUid, name: &str) -> Self {
+        Self::Volume(uid.clone(), name.to_owned())
+    }
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -33,20 +48,22 @@ impl Turns {
     pub(crate) async fn take(&self, about: &About) -> Arc<Turn> {
         loop {
             let ended = self.shared.ended.notified();
-            let is_free = self
-                .shared
-                .taken
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(about.clone());
-            if is_free {
-                return Arc::new(Turn {
-                    shared: self.shared.clone(),
-                    about: about.clone(),
-                });
+            if let Some(turn) = self.try_take(about) {
+                return turn;
             }
             ended.await;
         }
+    }
+
+    /// Nothing if somebody does something about it now.
+    pub(crate) fn try_take(&self, about: &About) -> Option<Arc<Turn>> {
+        let mut taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.insert(about.clone()).then(|| {
+            Arc::new(Turn {
+                shared: self.shared.clone(),
+                about: about.clone(),
+            })
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! Volumes, seen from inside of containers.
 
+mod disks;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -72,7 +74,12 @@ impl World {
     }
 
     /// A claim that is bound to a folder of the node.
-    fn claim(&self, path: &PathBuf) {
+    fn claim(&self, path: &Path) {
+        self.claim_as(path, "Filesystem");
+    }
+
+    /// A claim that is bound to something of the node, be it a folder or a disk.
+    fn claim_as(&self, path: &Path, mode: &str) {
         let claim: PersistentVolumeClaim = serde_json::from_value(json!({
             "metadata": {"name": "data", "namespace": "default", "uid": "uid-of-claim"},
             "spec": {"volumeName": "pv-1"}, "status": {"phase": "Bound"},
@@ -80,7 +87,7 @@ impl World {
         .unwrap();
         let volume: PersistentVolume = serde_json::from_value(json!({
             "metadata": {"name": "pv-1"},
-            "spec": {"claimRef": {"uid": "uid-of-claim"}, "volumeMode": "Filesystem", "local": {"path": path}},
+            "spec": {"claimRef": {"uid": "uid-of-claim"}, "volumeMode": mode, "local": {"path": path}},
         }))
         .unwrap();
         self.objects.set(claim);
@@ -167,6 +174,8 @@ fn mounted(node: &Node) -> Vec<PathBuf> {
 
 fn nothing_is_left(node: &Node) {
     assert_eq!(mounted(node), Vec::<PathBuf>::new());
+    let root = node.root_dir().canonicalize().unwrap();
+    assert!(MountTable::read().unwrap().at_or_below(&root).is_empty());
     let left: Vec<_> = fs::read_dir(node.root_dir().join("pods")).unwrap().collect();
     assert!(left.is_empty(), "{left:?}");
 }

@@ -59,6 +59,15 @@ pub(crate) fn remove_emptied(dir: &Path) -> io::Result<()> {
     Err(refused(dir, "holds what no plugin made, and stays"))
 }
 
+/// Removes a link; anything else stays.
+pub(crate) fn remove_link(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.is_symlink() => fs::remove_file(path).map_err(|error| at("cannot remove", path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("cannot look at", path, error)),
+        _ => Ok(()),
+    }
+}
+
 /// Makes folders in a volume, never out of it.
 pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::Result<()> {
     safe_make_dirs(root, relative, mode).map(drop)

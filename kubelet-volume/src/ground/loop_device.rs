@@ -1,5 +1,4 @@
-//! Loop devices: they keep the device of a block volume from going while a pod has it.
-//! Source: `volume_path_handler_linux.go` of Kubernetes 1.36.
+//! Loop devices, as the disks of tests.
 
 use std::fs;
 use std::io;

@@ -67,6 +67,17 @@ pub trait Mounts: fmt::Debug + Send + Sync {
     /// If that cannot be read.
     fn table(&self) -> io::Result<MountTable>;
 
+    /// Lets what is mounted below a folder later on be seen at all other places where the folder is mounted: binds the folder onto
+    /// itself, unless something is mounted there, or what it is on is shared already. Tells whether it was not. Does nothing,
+    /// unless an implementation says more.
+    ///
+    /// # Errors
+    /// If it is not there, or the kernel refuses.
+    fn make_shared(&self, dir: &Path) -> io::Result<bool> {
+        let _ = dir;
+        Ok(false)
+    }
+
     /// Whether something is mounted at `path`, be it one whose server is gone. What is not there is no mount point.
     ///
     /// # Errors
@@ -101,6 +112,10 @@ impl<T: Mounts + ?Sized> Mounts for std::sync::Arc<T> {
 
     fn table(&self) -> io::Result<MountTable> {
         (**self).table()
+    }
+
+    fn make_shared(&self, dir: &Path) -> io::Result<bool> {
+        (**self).make_shared(dir)
     }
 
     fn is_mount_point(&self, path: &Path) -> io::Result<bool> {

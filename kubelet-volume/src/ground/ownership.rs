@@ -104,7 +104,6 @@ pub(crate) fn apply(root: &Path, group: Group, watch: &mut Watch<'_>) -> io::Res
     }
     let cancelled = watch.cancelled;
     let mut change = Change {
-        root,
         group,
         watch,
         applied: Applied::default(),
@@ -119,7 +118,6 @@ pub(crate) fn apply(root: &Path, group: Group, watch: &mut Watch<'_>) -> io::Res
 }
 
 struct Change<'a, 'b> {
-    root: &'a Path,
     group: Group,
     watch: &'a mut Watch<'b>,
     applied: Applied,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::crash::step;
 use super::failure::{at, refused};
 use super::mount_table::MountTable;
-use super::mounts::{Mounts, unmount_all};
+use super::mounts::Mounts;
 use super::walk::{Left, Place, Visit, walk};
 
 /// How often a folder is emptied that somebody else fills.
@@ -42,18 +42,6 @@ pub(crate) fn remove_tree(dir: &Path, mounts: &dyn Mounts, cancelled: &AtomicBoo
         }
     }
     Err(refused(dir, "is filled while it is removed"))
-}
-
-/// Removes what is in a folder, and leaves the folder, be something mounted at it (the content is that of the mount then)
-/// or not. One that is not there is no error.
-///
-/// # Errors
-/// Like [`remove_tree`], for what is mounted below it.
-pub(crate) fn remove_content(dir: &Path, mounts: &dyn Mounts, cancelled: &AtomicBool) -> io::Result<()> {
-    match check(dir, mounts)? {
-        Some(real) => walk(&real, cancelled, &mut Removal),
-        None => Ok(()),
-    }
 }
 
 /// The folder with links above it resolved, and nothing mounted below; nothing if it is not there.
@@ -124,27 +112,6 @@ pub(crate) fn remove_empty(dir: &Path) -> io::Result<bool> {
     }
 }
 
-/// Unmounts all that is mounted at a target, and removes the target itself: an empty folder or file. One that is not there
-/// is no error. Source: mount-utils 1.36, `CleanupMountPoint`.
-///
-/// # Errors
-/// If it stays mounted, or there is anything in it without the mount: that is nobody's to remove.
-pub(crate) fn clean_up_mount_point(target: &Path, mounts: &dyn Mounts) -> io::Result<()> {
-    unmount_all(mounts, target)?;
-    step("a target is unmounted");
-    let fail = |error: io::Error| at("cannot remove", target, error);
-    let removed = match fs::symlink_metadata(target) {
-        Ok(found) if found.is_dir() => fs::remove_dir(target),
-        Ok(found) if found.is_file() && found.len() > 0 => return Err(refused(target, "has data, and is not removed")),
-        Ok(_) => fs::remove_file(target),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(fail(error)),
-        _ => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -154,7 +121,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
-    use super::{clean_up_mount_point, remove_content, remove_empty, remove_tree};
+    use super::{remove_empty, remove_tree};
     use crate::ground::mounts::testing::Place;
     use crate::ground::mounts::{MountOptions, Mounts as _, SystemMounts};
 
@@ -199,8 +166,8 @@ mod tests {
             fs::write(deep.join("file"), "").unwrap();
             deep.push("d");
         }
-        remove_content(&tree, &SystemMounts::default(), &RUN).unwrap();
-        assert_eq!(tree.read_dir().unwrap().count(), 0);
+        remove(&tree).unwrap();
+        assert!(!tree.exists());
     }
 
     #[test]
@@ -227,9 +194,6 @@ mod tests {
         }
         bind(&elsewhere, &tree);
         assert!(remove(&tree).unwrap_err().to_string().contains("is mounted"));
-        // What is mounted at the folder itself is emptied if just that is asked for.
-        remove_content(&tree, &mounts, &RUN).unwrap();
-        assert!(!elsewhere.join("precious").exists());
         mounts.unmount(&tree).unwrap();
         remove(&tree).unwrap();
         assert!(!tree.exists());
@@ -284,29 +248,6 @@ mod tests {
         assert_eq!(precious.read_dir().unwrap().count(), 50);
         remove(&tree).unwrap();
         assert!(!tree.exists());
-    }
-
-    #[test]
-    fn the_target_of_a_mount_goes_with_it_but_no_data() {
-        let Some(place) = Place::new("targets and their mounts") else {
-            return;
-        };
-        let (source, dir, file) = (place.dir("source"), place.dir("dir"), place.path("file"));
-        fs::write(source.join("data"), "x").unwrap();
-        fs::write(&file, "").unwrap();
-        let mounts = SystemMounts::default();
-        for (from, to) in [(&source, &dir), (&source, &dir), (&source.join("data"), &file)] {
-            mounts.bind(from, to, &MountOptions::default()).unwrap();
-        }
-        for target in [&dir, &file] {
-            clean_up_mount_point(target, &mounts).unwrap();
-            assert!(!target.exists());
-            clean_up_mount_point(target, &mounts).unwrap();
-        }
-        for target in [&source, &source.join("data")] {
-            assert!(clean_up_mount_point(target, &mounts).is_err());
-        }
-        assert!(source.join("data").exists());
     }
 
     #[test]

@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 
 use kubelet_core::env::Env;
 use kubelet_core::{ContainerVolumes, Device, PodRecord, VolumeError, VolumePlace, volume_sub_path};
+use rustix::io::Errno;
 
 use super::Shared;
 use super::pods::Made;
+use crate::ground::failure::errno;
 use crate::ground::sub_path::{self, SubPath};
 use crate::plugin::{VolumeMode, blocking};
+use crate::turns::About;
 
 impl Shared {
     pub(super) async fn container(
@@ -35,6 +38,9 @@ impl Shared {
             let made = made.ok_or_else(|| missing(&mount.name, "mount", container))?;
             let path = volume_sub_path(mount, env)
                 .map_err(|why| VolumeError::failed(format!("volume {:?}", mount.name), why))?;
+            if mount.mount_propagation.as_deref().is_some_and(|mode| mode != "None") {
+                self.share(pod, (&mount.name, &made)).await?;
+            }
             let host_path = if path.is_empty() {
                 made.placed.path.clone()
             } else {
@@ -64,6 +70,28 @@ impl Shared {
         known.made.filter(|made| made.mode == mode && !known.is_going)
     }
 
+    /// Lets what is mounted in a volume be seen by all containers that ask for that. Only the volume's own folder is changed, and
+    /// only if what it is on is not shared anyway: to mount the agent's whole folder anew would hide what is mounted in it for
+    /// other pods, and keep that from ever being unmounted.
+    async fn share(&self, pod: &PodRecord, (volume, made): (&str, &Made)) -> Result<(), VolumeError> {
+        let node = self.node()?;
+        let path = made.placed.path.clone();
+        // Places of the host are as whoever made them wants them.
+        if made.plugin.features().is_elsewhere || !path.starts_with(node.pod_dir(pod.uid())) {
+            return Ok(());
+        }
+        let turn = self.turns.take(&About::volume(pod.uid(), &made.inner)).await;
+        let mounts = node.mounts.clone();
+        let shared = blocking(turn, move |_| match mounts.make_shared(&path) {
+            // Who may not mount has no containers that mount for others.
+            Err(error) if errno(&error) == Some(Errno::PERM) => Ok(()),
+            shared => shared.map(drop),
+        });
+        shared
+            .await
+            .map_err(|fault| VolumeError::failed(format!("cannot share what is mounted in volume {volume:?}"), fault))
+    }
+
     /// Has a part of a volume there by itself, for one mount of one container.
     async fn part(
         &self,
@@ -73,7 +101,7 @@ impl Shared {
         (index, path, is_secret): (usize, String, bool),
     ) -> Result<PathBuf, VolumeError> {
         let node = self.node()?;
-        let turn = self.turns.take(&(pod.uid().clone(), made.inner.clone())).await;
+        let turn = self.turns.take(&About::volume(pod.uid(), &made.inner)).await;
         let target = sub_path::target(&node.pod_dir(pod.uid()), &made.inner, container, index);
         let (root, mounts, at) = (made.placed.path.clone(), node.mounts.clone(), target.clone());
         let prepared = blocking(turn, move |_| {

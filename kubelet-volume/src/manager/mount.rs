@@ -20,6 +20,7 @@ use super::pods::{Failure, Made, VolumeState};
 use crate::ground::crash::step;
 use crate::plugin::{Ownership, Placed, Refresh, SetUp, VolumeFault, VolumeMode};
 use crate::seen::Reads;
+use crate::turns::About;
 
 /// A set-up whose outcome is not known yet. If it never is, since nobody waited for it, the volume is set up again.
 struct Unsaid<'a> {
@@ -249,7 +250,7 @@ impl Shared {
         let pod_dir = node.pod_dir(pod.uid());
         let dir = paths::volume(&pod_dir, mode, plugin.name(), &inner);
         let scratch = paths::scratch(&pod_dir, plugin.name(), &inner);
-        let turn = self.turns.take(&(pod.uid().clone(), inner.clone())).await;
+        let turn = self.turns.take(&About::volume(pod.uid(), &inner)).await;
         let cx = SetUp {
             node,
             pod,

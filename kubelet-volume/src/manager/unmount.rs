@@ -12,10 +12,11 @@ use super::Shared;
 use super::paths;
 use crate::ground::crash::step;
 use crate::ground::failure::at;
-use crate::ground::folders::{remove_emptied, unmount_below};
+use crate::ground::folders::{remove_emptied, remove_link, unmount_below};
 use crate::ground::mounts::Mounts;
 use crate::ground::sub_path;
 use crate::plugin::{PluginNode, TearDown, VolumeFault, VolumeMode, blocking};
+use crate::turns::About;
 
 /// A volume of which something is left: its mode, the folder that is named for its plugin, and its own folder.
 type Left = (VolumeMode, String, String);
@@ -61,7 +62,7 @@ impl Shared {
 
     /// Has the mounted parts of a volume gone.
     async fn part_gone(&self, node: &PluginNode, uid: &PodUid, name: &str) -> Result<(), VolumeFault> {
-        let turn = self.turns.take(&(uid.clone(), name.to_owned())).await;
+        let turn = self.turns.take(&About::volume(uid, name)).await;
         let (pod_dir, mounts, name) = (node.pod_dir(uid), node.mounts.clone(), name.to_owned());
         blocking(turn, move |_| sub_path::clean_up(&pod_dir, &name, &*mounts)).await
     }
@@ -72,10 +73,18 @@ impl Shared {
         let pod_dir = node.pod_dir(uid);
         let dir = paths::volume(&pod_dir, *mode, &plugin_name, name);
         let scratch = paths::scratch(&pod_dir, &plugin_name, name);
-        let turn = self.turns.take(&(uid.clone(), name.clone())).await;
+        let turn = self.turns.take(&About::volume(uid, name)).await;
         let Some(plugin) = self.plugin_named(&plugin_name) else {
             let mounts = node.mounts.clone();
-            return blocking(turn, move |_| foreign_gone(&*mounts, &dir, &scratch)).await;
+            let is_device = *mode == VolumeMode::Block;
+            return blocking(turn, move |_| {
+                if is_device {
+                    // What it leads to is nobody's to touch.
+                    remove_link(&dir)?;
+                }
+                foreign_gone(&*mounts, &dir, &scratch)
+            })
+            .await;
         };
         let cx = TearDown {
             node,

@@ -16,7 +16,7 @@ use super::{VolumeFault, VolumeMode, VolumeSpec};
 use crate::ground::mounts::Mounts;
 use crate::ground::ownership::ChangePolicy;
 use crate::seen::Reads;
-use crate::turns::Turn;
+use crate::turns::{Turn, Turns};
 
 /// How long a source of objects or tokens may take. Upstream waits ten seconds for its caches.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,6 +31,7 @@ pub struct PluginNode {
     pub mounts: Arc<dyn Mounts>,
     /// Whether secrets may be on disk where nothing can be mounted.
     pub secrets_on_disk: bool,
+    pub(crate) turns: Turns,
 }
 
 impl PluginNode {

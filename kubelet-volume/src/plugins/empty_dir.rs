@@ -169,16 +169,8 @@ fn make(
 
 fn mount_huge_pages(mounts: &dyn Mounts, dir: &Path, page_bytes: u64) -> io::Result<()> {
     let data = format!("pagesize={page_bytes}");
-    if mounts.is_mount_point(dir)? {
-        // The table has paths without links.
-        let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
-        let table = mounts.table()?;
-        let Some(there) = table.at(&real) else {
-            return Err(io::Error::other(format!(
-                "{} is mounted, and not in the table of mounts",
-                dir.display()
-            )));
-        };
+    let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
+    if let Some(there) = mounts.table()?.at(&real) {
         let size = there
             .super_options
             .split(',')

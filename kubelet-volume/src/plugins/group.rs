@@ -27,6 +27,11 @@ impl Teller {
         }
     }
 
+    pub(super) fn warn(&self, reason: &'static str, message: String) {
+        let event = Event::new(self.subject.clone(), EventType::Warning, reason, message);
+        self.events.record(event);
+    }
+
     /// Gives all of a volume to a group.
     ///
     /// Source of the event: kubelet 1.36, `volume_linux.go`.
@@ -39,9 +44,7 @@ impl Teller {
                 dir.display(),
                 after.as_secs()
             );
-            let reason = "VolumePermissionChangeInProgress";
-            let event = Event::new(self.subject.clone(), EventType::Warning, reason, message);
-            self.events.record(event);
+            self.warn("VolumePermissionChangeInProgress", message);
         };
         let mut watch = Watch {
             cancelled: given_up,

@@ -10,7 +10,7 @@ use std::path::{Component, Path};
 use async_trait::async_trait;
 use kubelet_core::k8s_openapi::api::core::v1::HostPathVolumeSource;
 
-use super::local;
+use super::nfs;
 use crate::ground::failure::at;
 use crate::plugin::{Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
@@ -60,7 +60,7 @@ impl VolumePlugin for HostPath {
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
         // Only of another agent's making: nothing is made here.
-        local::unmount(cx).await
+        nfs::unmount_and_remove(cx).await
     }
 }
 

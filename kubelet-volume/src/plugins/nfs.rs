@@ -5,8 +5,7 @@
 use async_trait::async_trait;
 use kubelet_core::k8s_openapi::api::core::v1::NFSVolumeSource;
 
-use super::local;
-use crate::ground::folders::{make_dir, unmount_below};
+use crate::ground::folders::{make_dir, remove_emptied, unmount_below};
 use crate::ground::mounts::MountOptions;
 use crate::ground::removal::remove_empty;
 use crate::plugin::{Measure, Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
@@ -74,8 +73,19 @@ impl VolumePlugin for Nfs {
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
-        local::unmount(cx).await
+        unmount_and_remove(cx).await
     }
+}
+
+/// Unmounts what is at a volume's folder, and removes the folder, which is empty then.
+pub(super) async fn unmount_and_remove(cx: &TearDown<'_>) -> Result<(), VolumeFault> {
+    let (dir, scratch, mounts) = (cx.dir.to_owned(), cx.scratch.to_owned(), cx.node.mounts.clone());
+    cx.blocking(move |_| {
+        unmount_below(&*mounts, &dir)?;
+        remove_emptied(&dir)?;
+        remove_emptied(&scratch)
+    })
+    .await
 }
 
 /// What is mounted: an IPv6 address is in brackets.

@@ -58,6 +58,7 @@ impl PluginFixture {
                 context,
                 mounts: Arc::new(SystemMounts::default()),
                 secrets_on_disk: false,
+                turns: Turns::default(),
             },
             pod: Arc::new(record),
             persistent: None,
@@ -217,7 +218,7 @@ impl PluginFixture {
     }
 
     fn about(&self) -> crate::turns::About {
-        (self.pod.uid().clone(), self.spec().name().to_owned())
+        crate::turns::About::volume(self.pod.uid(), self.spec().name())
     }
 
     pub(super) fn make_above(&self, dir: &Path) {

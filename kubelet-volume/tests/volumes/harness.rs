@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -197,6 +198,49 @@ pub(crate) fn may_mount() -> bool {
         kubelet_testing::contract::skip("volumes that are mounted", "needs root");
     }
     is_root
+}
+
+/// An empty disk: a loop device, which is detached at the end whatever becomes of the test.
+pub(crate) struct TestDisk {
+    pub(crate) device: PathBuf,
+    backing: tempfile::TempDir,
+}
+
+impl TestDisk {
+    /// Nothing, with the reason printed, where there can be none.
+    pub(crate) fn new() -> Option<Self> {
+        if !may_mount() {
+            return None;
+        }
+        let backing = tempfile::tempdir().unwrap();
+        let file = backing.path().join("disk.img");
+        fs::File::create(&file).unwrap().set_len(16 << 20).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&file).output();
+        let why = match made {
+            Ok(made) if made.status.success() => {
+                let device = PathBuf::from(String::from_utf8(made.stdout).unwrap().trim());
+                return Some(Self { device, backing });
+            }
+            Ok(made) => String::from_utf8_lossy(&made.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        kubelet_testing::contract::skip("volumes on disks", &format!("no loop device: {why}"));
+        None
+    }
+
+    /// All that is on it.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.device).unwrap()
+    }
+}
+
+impl Drop for TestDisk {
+    fn drop(&mut self) {
+        let detached = Command::new("losetup").arg("--detach").arg(&self.device).status();
+        let is_free = detached.is_ok_and(|status| status.success());
+        let left = self.backing.path().display();
+        assert!(is_free || std::thread::panicking(), "a loop device is left, of {left}");
+    }
 }
 
 /// A pod of one container that mounts volumes, which are named a, b and so on, at `/a`, `/b` and so on.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests: a panic is the failure")]
 
+mod disks;
 mod files;
 mod full;
 mod harness;
@@ -11,4 +12,5 @@ mod persistent;
 mod recorded;
 mod rest;
 mod scratch;
+mod shared;
 mod waiting;

@@ -80,7 +80,7 @@ impl Default for ScriptedMounts {
             failures: VecDeque::new(),
             last_id: 0,
         };
-        state.add("rootfs", "root", Path::new("/"), "rw".to_owned());
+        state.add("rootfs", "root", Path::new("/"), ("rw".to_owned(), ""));
         Self {
             state: Mutex::new(state),
         }
@@ -131,7 +131,7 @@ impl State {
         Err(at("scripted failure at", path, io::Error::from_raw_os_error(raw)))
     }
 
-    fn add(&mut self, fs_type: &str, source: &str, target: &Path, options: String) {
+    fn add(&mut self, fs_type: &str, source: &str, target: &Path, (options, data): (String, &str)) {
         self.last_id += 1;
         let device = u32::try_from(self.last_id).unwrap_or(u32::MAX);
         self.points.push(MountPoint {
@@ -144,7 +144,7 @@ impl State {
             peer_group: None,
             fs_type: fs_type.to_owned(),
             source: source.into(),
-            super_options: String::new(),
+            super_options: data.to_owned(),
         });
     }
 
@@ -187,7 +187,7 @@ impl Mounts for ScriptedMounts {
             data: data.to_owned(),
         });
         state.fail(MountOp::Mount, target)?;
-        state.add(fs_type, source, target, options.program_text(data));
+        state.add(fs_type, source, target, (options.program_text(data), data));
         Ok(())
     }
 

@@ -53,25 +53,6 @@ impl SystemMounts {
         self
     }
 
-    /// Makes the mounts below a folder seen by whoever shares them, as the agent's root has to be for volumes that pods
-    /// mount for others: binds the folder onto itself, unless what it is on is shared already. Tells whether it was not.
-    pub(crate) fn make_shared(&self, root: &Path) -> io::Result<bool> {
-        let real = root.canonicalize().map_err(|error| at("cannot resolve", root, error))?;
-        if self
-            .table()?
-            .holder(&real)
-            .is_some_and(|point| point.peer_group.is_some())
-        {
-            return Ok(false);
-        }
-        if !self.is_mount_point(&real)? {
-            self.bind(&real, &real, &MountOptions::parse(["rbind"]))?;
-        }
-        let shared = mount_change(&real, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
-        shared.map_err(|error| at("cannot share the mounts below", &real, error))?;
-        Ok(true)
-    }
-
     fn needs_program(&self, fs_type: &str) -> bool {
         let known = matches!(fs_type, "nfs" | "nfs4" | "cifs" | "smb3") || fs_type.starts_with("fuse");
         // A type such as `fuse.sshfs` has a program for what stands before the dot.
@@ -180,6 +161,23 @@ impl Mounts for SystemMounts {
 
     fn table(&self) -> io::Result<MountTable> {
         MountTable::read()
+    }
+
+    fn make_shared(&self, dir: &Path) -> io::Result<bool> {
+        let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
+        if self
+            .table()?
+            .holder(&real)
+            .is_some_and(|point| point.peer_group.is_some())
+        {
+            return Ok(false);
+        }
+        if !self.is_mount_point(&real)? {
+            self.bind(&real, &real, &MountOptions::parse(["rbind"]))?;
+        }
+        let shared = mount_change(&real, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
+        shared.map_err(|error| at("cannot share the mounts below", &real, error))?;
+        Ok(true)
     }
 
     fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
