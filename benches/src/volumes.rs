@@ -168,20 +168,17 @@ pub(crate) fn measure(sizes: &Sizes, tell: &mut dyn FnMut(Row)) {
         let value = format!("{took:.1?} in all, {each:.1?} for each; {busy:.1?} of CPU");
         tell(Row::new(what, count, value));
     };
-    let at_rest = real(1).block_on(async {
-        let life = Life::new(&root, &objects);
-        row(
-            "volumes: mount, ten of each pod",
-            for_all(&pods, |pod| mount(&life, pod)).await,
-        );
-        let life = Life::new(&root, &objects);
-        let again = for_all(&pods, |pod| mount(&life, pod)).await;
-        row("volumes: mount in a later life of the agent", again);
-        let at_rest = rest(&life, &pods, Duration::from_secs(sizes.watch_seconds)).await;
-        row("volumes: unmount", for_all(&pods, |pod| unmount(&life, pod)).await);
-        at_rest
-    });
-    let (sync, set_ups, idle) = at_rest;
+    // Each on a runtime of its own, so that threads that have ended their work are not counted in what comes next.
+    let life = Life::new(&root, &objects);
+    let made = real(1).block_on(for_all(&pods, |pod| mount(&life, pod)));
+    row("volumes: mount, ten of each pod", made);
+    let life = Life::new(&root, &objects);
+    let again = real(1).block_on(for_all(&pods, |pod| mount(&life, pod)));
+    row("volumes: mount in a later life of the agent", again);
+    let watch = Duration::from_secs(sizes.watch_seconds);
+    let (sync, set_ups, idle) = real(1).block_on(rest(&life, &pods, watch));
+    let gone = real(1).block_on(for_all(&pods, |pod| unmount(&life, pod)));
+    row("volumes: unmount", gone);
     tell(Row::new(
         "volumes: a sync of a pod of which nothing changed",
         count,

@@ -53,6 +53,8 @@ fn is_root() -> bool {
 
 fn manager() -> Volumes {
     let mut settings = VolumeSettings::default();
+    // What is for memory alone is on disk then.
+    settings.secrets_on_disk = !is_root();
     settings.backoff = (Duration::from_millis(10), Duration::from_millis(100));
     Volumes::new(settings)
 }
@@ -78,14 +80,15 @@ async fn disk() -> Option<(Volumes, VolumeFixture)> {
     let host = root.join("host");
     fs::create_dir(&host).unwrap();
     let names = json!({"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]});
-    let mut second = vec![json!({"name": "names", "downwardAPI": names})];
-    if is_root() {
-        second.push(json!({"name": "data", "emptyDir": {"medium": "Memory"}}));
-        second.push(json!({"name": "secret", "secret": {"secretName": "s"}}));
-    } else {
+    let medium = if is_root() { "Memory" } else { "" };
+    if !is_root() {
         skip("volumes in memory", "needs root");
-        second.push(json!({"name": "data", "emptyDir": {}}));
     }
+    let second = json!([
+        {"name": "data", "emptyDir": {"medium": medium}},
+        {"name": "names", "downwardAPI": names},
+        {"name": "secret", "secret": {"secretName": "s"}},
+    ]);
     let pods = [
         pod(
             "a",
@@ -95,7 +98,7 @@ async fn disk() -> Option<(Volumes, VolumeFixture)> {
                 {"name": "host", "hostPath": {"path": host}},
             ]),
         ),
-        pod("b", second.into()),
+        pod("b", second),
     ];
     let waiting = json!([{"name": "data", "emptyDir": {}}, {"name": "missing", "configMap": {"name": "late"}}]);
     let fixture = VolumeFixture::new(context, pods)

@@ -229,6 +229,12 @@ pub(super) async fn remove(cx: &TearDown<'_>, scratch: PathBuf) -> Result<(), Vo
         // Containers may have mounted something in it that shows here too.
         unmount_below(&*mounts, &dir)?;
         remove_tree(&dir, &*mounts, given_up)?;
+        step("the folder of a volume is removed");
+        if std::fs::symlink_metadata(&scratch).is_ok_and(|found| found.is_dir()) {
+            // Mostly all that is in it. What cannot be removed now is told of next.
+            let _ = std::fs::remove_file(scratch.join(READY));
+        }
+        step("a volume is marked as ready no more");
         // Last: as long as it is there the volume is found.
         remove_tree(&scratch, &*mounts, given_up)
     })

@@ -22,10 +22,11 @@ async fn volumes_of_which_nothing_changed_are_not_looked_at_on_disk() {
             json!({"emptyDir": {}}),
             json!({"emptyDir": {"medium": "Memory"}}),
             json!({"configMap": {"name": "c"}}),
-            json!({"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}}),
+            json!({"downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}),
             json!({"projected": {"sources": [{"configMap": {"name": "c"}}]}}),
         ],
     );
+    // What tells of the pod itself is put together at each sync, and found to be the same.
     // Until somebody watches what they are made from they are looked at each time.
     for _ in 0..3 {
         node.ready(&pod).await;
