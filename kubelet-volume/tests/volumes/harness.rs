@@ -181,7 +181,7 @@ impl Drop for Node {
             // It goes on in another life.
             return;
         }
-        for mount in table().below(&self.root) {
+        for mount in table().at_or_below(&self.root) {
             let _ = rustix::mount::unmount(&mount.target, rustix::mount::UnmountFlags::DETACH);
         }
     }
