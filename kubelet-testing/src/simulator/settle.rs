@@ -121,10 +121,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             if snapshot.stage != Stage::Finished {
                 return Some(format!("is {phase}, and its worker is {:?}", snapshot.stage));
             }
-            // It waited while none of its containers ran, and others were given its room meanwhile.
-            let reason = snapshot.status.as_ref()?.reason.clone().unwrap_or_default();
-            let is_refused = phase == "Failed" && matches!(reason.as_str(), "OutOfcpu" | "OutOfmemory");
-            return (!may_end(pod) && !is_refused).then(|| format!("is {phase}, which its policy does not allow"));
+            return (!may_end(pod)).then(|| format!("is {phase}, which its policy does not allow"));
         }
         // A static pod keeps the phase that it had when nothing more could come of it.
         let never = pod.facts().restart_policy == RestartPolicy::Never;
