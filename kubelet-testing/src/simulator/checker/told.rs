@@ -59,7 +59,7 @@ impl Checker {
     /// Judges one status that the sink took.
     ///
     /// - A final phase stays, over restarts of the agent too. Only a rejection of a static pod ends with the agent's life.
-    /// - Restart counts do not go back, unless nothing is told of containers any more, since the pod is refused.
+    /// - Restart counts do not go back.
     /// - A pod that was ready is not told unready while all its containers go on, no probe says so, and nobody wishes for its end.
     /// - What is told of probes follows from their runs.
     pub(crate) fn told(&mut self, at: Instant, uid: &PodUid, status: &PodStatus, finished: bool) {
@@ -82,9 +82,7 @@ impl Checker {
             .flatten()
             .map(|c| (c.name.clone(), c.restart_count))
             .collect();
-        // A refusal, such as of a pod whose room somebody else has got while the agent was away, tells nothing of containers.
-        let is_refusal = status.phase.as_deref() == Some("Failed") && counts.is_empty();
-        for (name, before) in told.counts.iter().filter(|_| !is_refusal) {
+        for (name, before) in &told.counts {
             let now = counts.get(name).copied().unwrap_or(0);
             if now < *before && !told.old_life {
                 let what = format!("count of {name} of pod {uid} went from {before} to {now}");
