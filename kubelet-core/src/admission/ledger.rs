@@ -214,6 +214,11 @@ impl Ledger {
         state.leaving.insert(pod.uid().clone());
     }
 
+    /// Counts a pod that waits, without asking anybody: nobody else gets its room meanwhile.
+    pub(crate) fn hold(&self, pod: &Arc<PodRecord>) {
+        Arc::make_mut(&mut self.lock().active).insert(pod.clone());
+    }
+
     /// Says that a pod should have ended by now, and that a critical pod is not to wait for it any longer. False if the latter does
     /// not wait.
     pub(crate) fn give_up_on(&self, awaited: &PodUid, critical: &PodUid) -> bool {

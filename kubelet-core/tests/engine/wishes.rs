@@ -156,6 +156,58 @@ async fn a_pod_that_is_told_not_yet_after_a_restart_keeps_its_restart_counts() {
     node.stop().await;
 }
 
+/// Lets one pod wait until it is opened, and everybody else in.
+#[derive(Debug)]
+struct DoorOf(&'static str, Arc<Door>);
+
+impl AdmitHandler for DoorOf {
+    fn admit(&self, req: &AdmitRequest<'_>) -> Admission {
+        if &*req.pod.key().name == self.0 {
+            self.1.admit(req)
+        } else {
+            Admission::Admit
+        }
+    }
+    fn changes(&self) -> Option<BoxStream<'static, ()>> {
+        self.1.changes()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_waits_after_a_reboot_loses_its_room_to_nobody() {
+    let (runtime, state) = (fake(), StateDir::in_memory());
+    // Of the node's 64 processors only one of them can have so many.
+    let large = |name: &str| {
+        PodBuilder::new(name)
+            .uid(format!("uid-of-{name}"))
+            .container("app", |c| c.request("cpu", "40"))
+            .build()
+    };
+    let node = Node::start(&runtime, state.clone());
+    node.pods.set(vec![large("old")]).await.unwrap();
+    node.running("old").await;
+    node.kill().await;
+    for sandbox in runtime.sandboxes() {
+        runtime.vanish_sandbox(&sandbox.id);
+    }
+    let door = Arc::new(Door::default());
+    let node = Node::start_with(&runtime, state, |b| b.admit(DoorOf("old", door.clone())));
+    node.pods.set(vec![large("old")]).await.unwrap();
+    node.until("waits", |node| {
+        node.waits_for("old", "app").as_deref() == Some("DoorClosed")
+    })
+    .await;
+    node.pods.set(vec![large("old"), large("new")]).await.unwrap();
+    node.until("the newcomer is refused", |node| {
+        node.status("new")
+            .is_some_and(|status| status.reason.as_deref() == Some("OutOfcpu"))
+    })
+    .await;
+    door.open();
+    node.running("old").await;
+    node.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_orphan_that_is_named_again_runs_anew_and_has_never_failed() {
     let runtime = fake();

@@ -115,6 +115,7 @@ impl SyncLoop {
         }
         let uid = pod.uid().clone();
         let operation = self.operation(&uid);
+        let was_here = self.leftovers.contains_key(&uid) || self.restored.contains_key(&uid);
         let name = self.leftovers.remove(&uid).and_then(|leftover| leftover.name);
         // While something else of its name is left, it waits for its turn like everybody.
         let name = name.and_then(Arc::into_inner);
@@ -135,6 +136,10 @@ impl SyncLoop {
                 Admission::Admit => {}
                 Admission::NotYet { reason, message } => {
                     self.tell_not_yet(&pod, &reason, &message);
+                    if was_here {
+                        // It has run here: what it had is not given away because somebody whom it needs, such as a plugin, comes later.
+                        self.shared.ledger.hold(held);
+                    }
                     not_yet = Some((reason.to_string(), message.clone()));
                     wish.standing = Standing::NotYet {
                         reason: reason.into_owned(),
