@@ -62,6 +62,7 @@ use dead::DeadOnNode;
 use links::ClearingTurns;
 use memory::PodMemory;
 use permits::StartPermits;
+use volumes::Stays;
 
 /// Runs pods as containers: over a runtime, its images, and a generator that looks at it.
 ///
@@ -134,6 +135,7 @@ pub(crate) struct ContainerSyncer {
     permits: StartPermits,
     clearing: ClearingTurns,
     dead: DeadOnNode,
+    stays: Stays,
 }
 
 impl ContainerSyncer {
@@ -152,6 +154,7 @@ impl ContainerSyncer {
             permits,
             clearing: ClearingTurns::default(),
             dead: DeadOnNode::default(),
+            stays: Stays::default(),
         }
     }
 

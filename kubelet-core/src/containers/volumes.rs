@@ -1,6 +1,7 @@
 //! Volumes of a pod: there before its sandbox, gone after its containers.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -21,6 +22,21 @@ use crate::volumes::{ContainerVolumes, PodVolumes, VolumeError, VolumePlace};
 /// The least time until volumes are looked at again because they say so: a time that has passed already must not be a reason to
 /// look at once, and so without end.
 const LEAST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why volumes stay of pods that nobody knows, as it was told: what stays for ever is told once.
+#[derive(Debug, Default)]
+pub(super) struct Stays(Mutex<BTreeMap<PodUid, String>>);
+
+impl Stays {
+    fn is_news(&self, uid: &PodUid, why: &str) -> bool {
+        let before = super::lock(&self.0).insert(uid.clone(), why.to_owned());
+        before.as_deref() != Some(why)
+    }
+
+    fn forget(&self, uid: &PodUid) {
+        super::lock(&self.0).remove(uid);
+    }
+}
 
 impl ContainerSyncer {
     /// Has the volumes of a pod made or brought up to date.
@@ -65,10 +81,15 @@ impl ContainerSyncer {
         };
         let mut stay = Vec::new();
         for (uid, outcome) in pods.iter().zip(outcomes) {
-            if let Err(error) = outcome {
-                let error: &dyn std::error::Error = &error;
+            if let Err(error) = &outcome
+                && self.stays.is_news(uid, &error_chain(error))
+            {
+                let error: &dyn std::error::Error = error;
                 tracing::warn!(pod_uid = %uid, error, "volumes of a pod that nobody wishes for stay for now");
-                stay.push(uid.clone());
+            }
+            match outcome {
+                Ok(()) => self.stays.forget(uid),
+                Err(_) => stay.push(uid.clone()),
             }
         }
         stay
@@ -162,5 +183,26 @@ fn into_sync_error(cx: &StepContext, error: VolumeError) -> SyncError {
             retry_at: None,
             source: Some(source),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Stays;
+    use crate::ids::PodUid;
+
+    #[test]
+    fn what_stays_is_told_once_for_each_reason() {
+        let (stays, uid) = (Stays::default(), PodUid::from("u"));
+        let told = [
+            "a file is in the way",
+            "a file is in the way",
+            "it is busy",
+            "a file is in the way",
+        ];
+        assert_eq!(told.map(|why| stays.is_news(&uid, why)), [true, false, true, true]);
+        assert!(stays.is_news(&"other".into(), "a file is in the way"));
+        stays.forget(&uid);
+        assert!(stays.is_news(&uid, "a file is in the way"));
     }
 }

@@ -251,7 +251,9 @@ impl SyncLoop {
             self.leftovers.insert(uid.clone(), Leftover::being_cleared());
         }
         let uids: Vec<PodUid> = uids.into_iter().collect();
-        tracing::info!(pods = uids.len(), "clearing up after pods of an earlier life");
+        if pause == SWEEP_PAUSE.0 {
+            tracing::info!(pods = uids.len(), "clearing up after pods of an earlier life");
+        }
         let (shared, stop) = (self.shared.clone(), self.stop.clone());
         let sweep = async move {
             let stay = shared.syncer.sweep(&uids, &stop).await;
