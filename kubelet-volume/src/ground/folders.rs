@@ -68,6 +68,30 @@ pub(crate) fn remove_link(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether any pod but one has something in its folder.
+pub(crate) fn any_pod(pods_dir: &Path, but: Option<&str>, has: impl Fn(&Path) -> io::Result<bool>) -> io::Result<bool> {
+    let fail = |error| at("cannot read", pods_dir, error);
+    let pods = match fs::read_dir(pods_dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        pods => pods.map_err(fail)?,
+    };
+    for pod in pods {
+        let pod = pod.map_err(fail)?;
+        if but.is_none_or(|uid| pod.file_name() != *uid) && has(&pod.path())? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Whether anything is there. What cannot be looked at is.
+pub(crate) fn is_there(path: &Path) -> bool {
+    match fs::symlink_metadata(path) {
+        Ok(_) => true,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+    }
+}
+
 /// Makes folders in a volume, never out of it.
 pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::Result<()> {
     safe_make_dirs(root, relative, mode).map(drop)

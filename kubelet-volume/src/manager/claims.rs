@@ -2,18 +2,18 @@
 //!
 //! Source: kubelet 1.36, `desired_state_of_world_populator.go`.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kubelet_core::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Volume};
-use kubelet_core::{Freshness, Object, ObjectError, ObjectKey, ObjectKind, PodRecord, node_selector_matches};
+use kubelet_core::{Freshness, Object, ObjectKey, ObjectKind, PodRecord, error_chain, node_selector_matches};
 
-use super::Shared;
+use super::unmount::{names_in, on_disk};
+use super::{Shared, paths};
+use crate::ground::folders::{any_pod, is_there};
 use crate::plugin::{PluginNode, VolumeFault, VolumeMode, VolumeSpec};
 use crate::seen::Reads;
-
-/// How long a source of objects may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a volume of a pod comes to.
 #[derive(Debug)]
@@ -138,10 +138,15 @@ impl Shared {
         let namespace = &*pod.key().namespace;
         let failed = |why: String| VolumeFault::new(format!("error processing PVC {namespace}/{name}: {why}"));
         let key = ObjectKey::new(ObjectKind::PersistentVolumeClaim, namespace, &*name);
-        let claim = match look_up(node, key, reads).await {
+        let claim = match node.read(key, Freshness::Live, reads).await {
             Ok(Object::PersistentVolumeClaim(claim)) => claim,
             Ok(other) => return Err(failed(format!("{other:?} was given for a claim"))),
-            Err(error) => return Err(failed(format!("failed to fetch PVC from API server: {}", text(&error)))),
+            Err(error) => {
+                return Err(failed(format!(
+                    "failed to fetch PVC from API server: {}",
+                    error_chain(&error)
+                )));
+            }
         };
         if volume.ephemeral.is_some() && !is_of_pod(&claim, pod) {
             return Err(failed(format!(
@@ -171,13 +176,13 @@ impl Shared {
             return Err(failed("PVC has empty volume name".to_owned()));
         }
         let key = ObjectKey::new(ObjectKind::PersistentVolume, "", named);
-        let found = match look_up(node, key, reads).await {
+        let found = match node.read(key, Freshness::Live, reads).await {
             Ok(Object::PersistentVolume(found)) => found,
             Ok(other) => return Err(failed(format!("{other:?} was given for a volume"))),
             Err(error) => {
                 return Err(failed(format!(
                     "failed to fetch PV {named} from API server: {}",
-                    text(&error)
+                    error_chain(&error)
                 )));
             }
         };
@@ -199,7 +204,7 @@ impl Shared {
                 "MountVolume.NodeAffinity check failed: no matching NodeSelectorTerms of PV {named} for this node"
             )));
         }
-        self.check_once_pod(pod, &volume.name, &found)?;
+        self.check_once_pod(node, pod, &volume.name, &found).await?;
         Ok(Resolved::Claim {
             claim: name,
             volume: found,
@@ -207,23 +212,28 @@ impl Shared {
         })
     }
 
-    /// Refuses a volume for one pod alone that another pod has.
-    fn check_once_pod(&self, pod: &PodRecord, name: &str, volume: &PersistentVolume) -> Result<(), VolumeFault> {
+    /// Refuses a volume for one pod alone that another pod has: as far as is known, or by its folder, which an earlier life of the
+    /// agent may have made.
+    async fn check_once_pod(
+        &self,
+        node: &PluginNode,
+        pod: &PodRecord,
+        name: &str,
+        volume: &PersistentVolume,
+    ) -> Result<(), VolumeFault> {
         let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
         if modes != Some(&["ReadWriteOncePod".to_owned()]) {
             return Ok(());
         }
-        let inner = volume.metadata.name.as_deref().unwrap_or_default();
-        let pods = self.pods.lock();
-        let is_taken = pods.iter().any(|(uid, known)| {
-            uid != pod.uid()
-                && known
-                    .volumes
-                    .values()
-                    .filter_map(|state| state.made.as_ref())
-                    .any(|made| made.claim.is_some() && made.inner == inner)
-        });
-        drop(pods);
+        let inner = volume.metadata.name.clone().unwrap_or_default();
+        let mut is_taken = !self.pods.reserve(pod.uid(), name, &inner);
+        if !is_taken {
+            let (pods_dir, but) = (node.context.root_dir.join("pods"), pod.uid().to_string());
+            is_taken = on_disk(move || any_pod(&pods_dir, Some(&but), |pod_dir| has_volume(pod_dir, &inner))).await?;
+            if is_taken {
+                self.pods.change(pod.uid(), name, |state| state.alone = None);
+            }
+        }
         if is_taken {
             return Err(VolumeFault::new(format!(
                 "volume {name:?} uses the ReadWriteOncePod access mode and is already in use by another pod"
@@ -233,25 +243,16 @@ impl Shared {
     }
 }
 
-fn text(error: &ObjectError) -> String {
-    kubelet_core::error_chain(error)
-}
-
-async fn look_up(node: &PluginNode, key: ObjectKey, reads: &Reads) -> Result<Object, ObjectError> {
-    reads.begin(&key);
-    let Some(objects) = &node.context.objects else {
-        return Err(ObjectError::NotServed { kind: key.kind });
-    };
-    match tokio::time::timeout(PATIENCE, objects.get(&key, Freshness::Live)).await {
-        Ok(found) => {
-            reads.end(&key, &found);
-            found
+/// Whether a pod has a persistent volume, of whichever type.
+fn has_volume(pod_dir: &Path, name: &str) -> io::Result<bool> {
+    for mode in [VolumeMode::Filesystem, VolumeMode::Block] {
+        let of_mode = pod_dir.join(paths::folder(mode));
+        let plugins = names_in(&of_mode)?;
+        if plugins.iter().any(|plugin| is_there(&of_mode.join(plugin).join(name))) {
+            return Ok(true);
         }
-        Err(_) => Err(ObjectError::Unavailable {
-            what: key.to_string(),
-            source: format!("no answer within {PATIENCE:?}").into(),
-        }),
     }
+    Ok(false)
 }
 
 /// Whether a claim was made for a volume of this very pod.

@@ -41,6 +41,8 @@ pub(super) struct VolumeState {
     pub(super) failed: Option<Failure>,
     /// Somebody began to have it gone, and did not come to an end: nobody knows what is left.
     pub(super) is_going: bool,
+    /// The persistent volume that is its pod's alone, from before it is made until it is gone.
+    pub(super) alone: Option<String>,
     /// Something that it was made from changed since.
     pub(super) is_stale: bool,
     /// The objects that it was made from, as they were then.
@@ -68,6 +70,21 @@ impl Pods {
         let pods = self.lock();
         let found = pods.get(uid).and_then(|pod| pod.volumes.get(name));
         found.cloned().unwrap_or_default()
+    }
+
+    /// Lets a pod have a persistent volume to itself. False if another one has it, or is about to.
+    pub(super) fn reserve(&self, uid: &PodUid, name: &str, volume: &str) -> bool {
+        let mut pods = self.lock();
+        let mut others = pods.iter().filter(|(other, _)| *other != uid);
+        let is_taken = others.any(|(_, pod)| {
+            let mut volumes = pod.volumes.values();
+            volumes.any(|state| state.alone.as_deref() == Some(volume))
+        });
+        if !is_taken {
+            let pod = pods.entry(uid.clone()).or_default();
+            pod.volumes.entry(name.to_owned()).or_default().alone = Some(volume.to_owned());
+        }
+        !is_taken
     }
 
     /// The volumes of a pod are about to go.

@@ -113,7 +113,9 @@ fn fail_with(outcomes: Vec<Result<(), VolumeFault>>) -> Result<(), VolumeFault> 
     }
 }
 
-async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, VolumeFault> {
+pub(super) async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, VolumeFault> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done.map_err(|error| VolumeFault::new(error.to_string())),
         Err(error) => Err(VolumeFault::of("work on volumes ended early", error)),
@@ -152,7 +154,7 @@ fn scratch(pod_dir: &Path) -> io::Result<Vec<Left>> {
 }
 
 /// The names in a folder; none if it is not there, or is none. A link to a folder is none.
-fn names_in(dir: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names_in(dir: &Path) -> io::Result<Vec<String>> {
     let is_dir = match fs::symlink_metadata(dir) {
         Ok(found) => found.is_dir(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => false,

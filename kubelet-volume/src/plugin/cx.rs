@@ -41,6 +41,24 @@ impl PluginNode {
         self.context.root_dir.join("plugins").join(plugin)
     }
 
+    /// Reads an object, within a bounded time, and notes how it was found.
+    pub(crate) async fn read(&self, key: ObjectKey, want: Freshness, reads: &Reads) -> Result<Object, ObjectError> {
+        reads.begin(&key);
+        let Some(objects) = &self.context.objects else {
+            return Err(ObjectError::NotServed { kind: key.kind });
+        };
+        match tokio::time::timeout(PATIENCE, objects.get(&key, want)).await {
+            Ok(found) => {
+                reads.end(&key, &found);
+                found
+            }
+            Err(_) => Err(ObjectError::Unavailable {
+                what: key.to_string(),
+                source: format!("no answer within {PATIENCE:?}").into(),
+            }),
+        }
+    }
+
     pub(crate) fn pod_dir(&self, uid: &PodUid) -> PathBuf {
         self.context.root_dir.join("pods").join(uid.as_str())
     }
@@ -119,25 +137,12 @@ impl SetUp<'_> {
             ""
         };
         let key = ObjectKey::new(kind, namespace, name);
-        self.reads.begin(&key);
-        let Some(objects) = &self.node.context.objects else {
-            return Err(ObjectError::NotServed { kind });
-        };
         // What a pod is started with is never older than the pod; later on what is at hand is newer.
         let want = match self.pod.created_at() {
             Some(created) if !self.is_repeated => Freshness::NotOlderThan(created),
             _ => Freshness::Cached,
         };
-        match tokio::time::timeout(PATIENCE, objects.get(&key, want)).await {
-            Ok(found) => {
-                self.reads.end(&key, &found);
-                found
-            }
-            Err(_) => Err(ObjectError::Unavailable {
-                what: key.to_string(),
-                source: format!("no answer within {PATIENCE:?}").into(),
-            }),
-        }
+        self.node.read(key, want, self.reads).await
     }
 
     /// Reads all objects of a kind that is in no namespace. Their changes are not followed.

@@ -1,16 +1,23 @@
 //! Config maps as files.
 
 use async_trait::async_trait;
-use kubelet_core::k8s_openapi::api::core::v1::{ConfigMap, KeyToPath};
+use kubelet_core::k8s_openapi::api::core::v1::{ConfigMap, ConfigMapVolumeSource, KeyToPath};
 use kubelet_core::{Object, ObjectError, ObjectKind};
 
-use super::payload::{self, Backing, DEFAULT_MODE};
+use super::payload::{self, Backing, DEFAULT_MODE, Parts};
 use crate::ground::atomic_writer::Payload;
-use crate::plugin::{Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
+use crate::plugin::{Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
 /// Volumes of type `configMap`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConfigMaps;
+
+fn source<'a>(volume: &VolumeSpec<'a>) -> Option<&'a ConfigMapVolumeSource> {
+    match volume {
+        VolumeSpec::Inline(volume) => volume.config_map.as_ref(),
+        VolumeSpec::Persistent { .. } => None,
+    }
+}
 
 #[async_trait]
 impl VolumePlugin for ConfigMaps {
@@ -19,7 +26,7 @@ impl VolumePlugin for ConfigMaps {
     }
 
     fn takes(&self, volume: &VolumeSpec<'_>) -> bool {
-        matches!(volume, VolumeSpec::Inline(volume) if volume.config_map.is_some())
+        source(volume).is_some()
     }
 
     fn features(&self) -> PluginFeatures {
@@ -27,26 +34,13 @@ impl VolumePlugin for ConfigMaps {
     }
 
     async fn set_up(&self, cx: &SetUp<'_>) -> Result<Placed, VolumeFault> {
-        let VolumeSpec::Inline(volume) = cx.volume else {
+        let Some(of) = source(&cx.volume) else {
             return Err(VolumeFault::new("it is no configMap"));
         };
-        let Some(source) = &volume.config_map else {
-            return Err(VolumeFault::new("it is no configMap"));
-        };
-        let (items, mode) = (source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE));
-        let is_optional = source.optional.unwrap_or(false);
-        let made = async {
-            let read = read(cx, &source.name, is_optional).await?;
-            let files = files(read.map.as_deref(), items, mode, is_optional)?;
-            Ok((read.refresh(), files))
-        };
-        let (refresh, files) = match made.await {
-            Ok(made) => made,
-            Err(fault) => return Err(payload::or_what_is_there(cx, Backing::Disk, fault).await),
-        };
-        let mut placed = payload::place(cx, files, Backing::Disk).await?;
-        placed.refresh = refresh;
-        Ok(placed)
+        let is_optional = of.optional.unwrap_or(false);
+        let mode = of.default_mode.unwrap_or(DEFAULT_MODE);
+        let parts = parts(cx, (&of.name, is_optional), of.items.as_deref(), mode).await;
+        payload::put(cx, Backing::Disk, parts).await
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
@@ -54,28 +48,26 @@ impl VolumePlugin for ConfigMaps {
     }
 }
 
-/// A config map as it is now; nothing where an optional one is not there.
-pub(super) struct Read {
-    pub(super) map: Option<std::sync::Arc<ConfigMap>>,
-}
-
-impl Read {
-    pub(super) fn refresh(&self) -> Refresh {
-        match &self.map {
-            Some(map) if map.immutable == Some(true) => Refresh::Never,
-            _ => Refresh::Objects,
-        }
-    }
-}
-
-pub(super) async fn read(cx: &SetUp<'_>, name: &str, is_optional: bool) -> Result<Read, VolumeFault> {
-    match cx.object(ObjectKind::ConfigMap, name).await {
-        Ok(Object::ConfigMap(map)) => Ok(Read { map: Some(map) }),
-        Ok(other) => Err(VolumeFault::new(format!("{other:?} was given for configmap {name:?}"))),
+/// What a volume, or a part of one, has of a config map; nothing where an optional one is not there.
+pub(super) async fn parts(
+    cx: &SetUp<'_>,
+    (name, is_optional): (&str, bool),
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+) -> Result<Parts, VolumeFault> {
+    let map = match cx.object(ObjectKind::ConfigMap, name).await {
+        Ok(Object::ConfigMap(map)) => Some(map),
+        Ok(other) => return Err(VolumeFault::new(format!("{other:?} was given for configmap {name:?}"))),
         // Where there are none of its kind this one is not there either.
-        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => Ok(Read { map: None }),
-        Err(error) => Err(VolumeFault::new(kubelet_core::error_chain(&error))),
-    }
+        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => None,
+        Err(error) => return Err(VolumeFault::new(kubelet_core::error_chain(&error))),
+    };
+    let is_final = map.as_ref().is_some_and(|map| map.immutable == Some(true));
+    Ok(Parts {
+        files: files(map.as_deref(), items, mode, is_optional)?,
+        refresh: payload::refresh(is_final),
+        again_at: None,
+    })
 }
 
 /// The files of a config map: all keys, or those that are named. Binary data may not hide what is text.

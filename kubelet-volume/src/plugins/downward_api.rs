@@ -4,15 +4,22 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use kubelet_core::env::{PodFields, resource_value};
-use kubelet_core::k8s_openapi::api::core::v1::DownwardAPIVolumeFile;
+use kubelet_core::k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, DownwardAPIVolumeSource};
 
-use super::payload::{self, Backing, DEFAULT_MODE};
+use super::payload::{self, Backing, DEFAULT_MODE, Parts};
 use crate::ground::atomic_writer::Payload;
 use crate::plugin::{Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
 /// Volumes of type `downwardAPI`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DownwardApi;
+
+fn source<'a>(volume: &VolumeSpec<'a>) -> Option<&'a DownwardAPIVolumeSource> {
+    match volume {
+        VolumeSpec::Inline(volume) => volume.downward_api.as_ref(),
+        VolumeSpec::Persistent { .. } => None,
+    }
+}
 
 #[async_trait]
 impl VolumePlugin for DownwardApi {
@@ -21,7 +28,7 @@ impl VolumePlugin for DownwardApi {
     }
 
     fn takes(&self, volume: &VolumeSpec<'_>) -> bool {
-        matches!(volume, VolumeSpec::Inline(volume) if volume.downward_api.is_some())
+        source(volume).is_some()
     }
 
     fn features(&self) -> PluginFeatures {
@@ -29,17 +36,12 @@ impl VolumePlugin for DownwardApi {
     }
 
     async fn set_up(&self, cx: &SetUp<'_>) -> Result<Placed, VolumeFault> {
-        let VolumeSpec::Inline(volume) = cx.volume else {
+        let Some(of) = source(&cx.volume) else {
             return Err(VolumeFault::new("it is no downwardAPI"));
         };
-        let Some(source) = &volume.downward_api else {
-            return Err(VolumeFault::new("it is no downwardAPI"));
-        };
-        let items = source.items.as_deref().unwrap_or_default();
-        let files = files(cx, items, source.default_mode.unwrap_or(DEFAULT_MODE))?;
-        let mut placed = payload::place(cx, files, Backing::Memory).await?;
-        placed.refresh = refresh(items);
-        Ok(placed)
+        let mode = of.default_mode.unwrap_or(DEFAULT_MODE);
+        let parts = parts(cx, of.items.as_deref().unwrap_or_default(), mode);
+        payload::put(cx, Backing::Memory, parts).await
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
@@ -48,7 +50,7 @@ impl VolumePlugin for DownwardApi {
 }
 
 /// Whether anything of it can change while the pod is there.
-pub(super) fn refresh(items: &[DownwardAPIVolumeFile]) -> Refresh {
+fn refresh(items: &[DownwardAPIVolumeFile]) -> Refresh {
     let changes = |item: &DownwardAPIVolumeFile| {
         let path = item.field_ref.as_ref().map(|field| field.field_path.as_str());
         item.resource_field_ref.is_some()
@@ -61,7 +63,16 @@ pub(super) fn refresh(items: &[DownwardAPIVolumeFile]) -> Refresh {
     }
 }
 
-pub(super) fn files(cx: &SetUp<'_>, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<Payload, VolumeFault> {
+/// What a volume, or a part of one, tells of its pod.
+pub(super) fn parts(cx: &SetUp<'_>, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<Parts, VolumeFault> {
+    Ok(Parts {
+        files: files(cx, items, mode)?,
+        refresh: refresh(items),
+        again_at: None,
+    })
+}
+
+fn files(cx: &SetUp<'_>, items: &[DownwardAPIVolumeFile], mode: i32) -> Result<Payload, VolumeFault> {
     let node = cx.node.context.node.now();
     let fields = PodFields::new(cx.pod.pod(), &node.name);
     let allocatable: BTreeMap<_, _> = node.api_allocatable();

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 use super::{empty_dir, memory, nested};
 use crate::ground::atomic_writer::{self, FileProjection, Payload};
 use crate::ground::crash::step;
@@ -49,12 +51,45 @@ pub(super) fn file(bytes: impl Into<Vec<u8>>, mode: i32) -> FileProjection {
     }
 }
 
-/// Puts files in the volume, all at once.
-pub(super) async fn place(cx: &SetUp<'_>, payload: Payload, backing: Backing) -> Result<Placed, VolumeFault> {
-    let fingerprint = fingerprint(&payload, cx);
+/// What a volume of files is made of.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    pub(super) files: Payload,
+    pub(super) refresh: Refresh,
+    pub(super) again_at: Option<Instant>,
+}
+
+/// When what was made of an object is made again.
+pub(super) fn refresh(is_final: bool) -> Refresh {
+    if is_final { Refresh::Never } else { Refresh::Objects }
+}
+
+/// Puts files in the volume, all at once. Where they could not be had, what an earlier life of the agent wrote stays.
+pub(super) async fn put(
+    cx: &SetUp<'_>,
+    backing: Backing,
+    parts: Result<Parts, VolumeFault>,
+) -> Result<Placed, VolumeFault> {
+    let parts = match parts {
+        Ok(parts) => parts,
+        Err(fault) => return Err(or_what_is_there(cx, backing, fault).await),
+    };
+    let mut placed = place(cx, parts.files, backing).await?;
+    placed.refresh = parts.refresh;
+    placed.again_at = parts.again_at;
+    Ok(placed)
+}
+
+fn placed(cx: &SetUp<'_>) -> Placed {
     let mut placed = Placed::at(cx.dir);
     placed.read_only = true;
     placed.selinux_relabel = true;
+    placed
+}
+
+async fn place(cx: &SetUp<'_>, payload: Payload, backing: Backing) -> Result<Placed, VolumeFault> {
+    let fingerprint = fingerprint(&payload, cx);
+    let mut placed = placed(cx);
     placed.fingerprint = Some(fingerprint);
     if cx.is_repeated && cx.fingerprint == Some(fingerprint) {
         return Ok(placed);
@@ -76,7 +111,7 @@ pub(super) async fn place(cx: &SetUp<'_>, payload: Payload, backing: Backing) ->
 }
 
 /// What fails before anything is written is no reason to take away what an earlier life of the agent wrote.
-pub(super) async fn or_what_is_there(cx: &SetUp<'_>, backing: Backing, fault: VolumeFault) -> VolumeFault {
+async fn or_what_is_there(cx: &SetUp<'_>, backing: Backing, fault: VolumeFault) -> VolumeFault {
     if cx.is_repeated {
         return fault;
     }
@@ -90,9 +125,7 @@ pub(super) async fn or_what_is_there(cx: &SetUp<'_>, backing: Backing, fault: Vo
     if !is_there.unwrap_or(false) {
         return fault;
     }
-    let mut placed = Placed::at(cx.dir);
-    placed.read_only = true;
-    placed.selinux_relabel = true;
+    let mut placed = placed(cx);
     placed.refresh = Refresh::Objects;
     fault.but_there(placed)
 }

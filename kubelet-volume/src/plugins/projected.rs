@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use kubelet_core::k8s_openapi::api::core::v1::{ServiceAccountTokenProjection, VolumeProjection};
+use kubelet_core::k8s_openapi::api::core::v1::{
+    ProjectedVolumeSource, ServiceAccountTokenProjection, VolumeProjection,
+};
 use kubelet_core::{Token, TokenRequest, error_chain, jittered};
 use tokio::time::Instant;
 
-use super::payload::{self, Backing, DEFAULT_MODE};
+use super::payload::{self, Backing, DEFAULT_MODE, Parts};
 use super::{config_map, downward_api, secret, trust};
-use crate::ground::atomic_writer::Payload;
 use crate::plugin::{Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
 /// How long a token is asked for of which nothing is said. The API fills that in.
@@ -31,18 +32,17 @@ const PRIVATE_MODE: i32 = 0o600;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Projected;
 
-/// What is put together.
-struct Parts {
-    files: Payload,
-    refresh: Refresh,
-    again_at: Option<Instant>,
-}
-
 impl Parts {
     /// It is to be put together again that soon.
     fn again_in(&mut self, after: Duration) {
         let at = Instant::now() + after;
         self.again_at = Some(self.again_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// With more files, which replace those of the same paths.
+    fn add(&mut self, more: Parts) {
+        self.files.extend(more.files);
+        self.follow(more.refresh);
     }
 
     fn follow(&mut self, refresh: Refresh) {
@@ -54,6 +54,13 @@ impl Parts {
     }
 }
 
+fn source<'a>(volume: &VolumeSpec<'a>) -> Option<&'a ProjectedVolumeSource> {
+    match volume {
+        VolumeSpec::Inline(volume) => volume.projected.as_ref(),
+        VolumeSpec::Persistent { .. } => None,
+    }
+}
+
 #[async_trait]
 impl VolumePlugin for Projected {
     fn name(&self) -> &'static str {
@@ -61,7 +68,7 @@ impl VolumePlugin for Projected {
     }
 
     fn takes(&self, volume: &VolumeSpec<'_>) -> bool {
-        matches!(volume, VolumeSpec::Inline(volume) if volume.projected.is_some())
+        source(volume).is_some()
     }
 
     fn features(&self) -> PluginFeatures {
@@ -69,32 +76,23 @@ impl VolumePlugin for Projected {
     }
 
     async fn set_up(&self, cx: &SetUp<'_>) -> Result<Placed, VolumeFault> {
-        let VolumeSpec::Inline(volume) = cx.volume else {
+        let Some(of) = source(&cx.volume) else {
             return Err(VolumeFault::new("it is not projected"));
         };
-        let Some(source) = &volume.projected else {
-            return Err(VolumeFault::new("it is not projected"));
-        };
-        let mode = source.default_mode.unwrap_or(DEFAULT_MODE);
-        let mut parts = Parts {
-            files: Payload::new(),
-            refresh: Refresh::Never,
-            again_at: None,
-        };
+        let mode = of.default_mode.unwrap_or(DEFAULT_MODE);
+        let mut parts = Parts::default();
         let mut failed = Vec::new();
-        for source in source.sources.iter().flatten() {
+        for source in of.sources.iter().flatten() {
             if let Err(fault) = add(cx, source, mode, &mut parts).await {
                 failed.push(error_chain(&fault));
             }
         }
-        if !failed.is_empty() {
-            let fault = VolumeFault::new(failed.join("; "));
-            return Err(payload::or_what_is_there(cx, Backing::Memory, fault).await);
-        }
-        let mut placed = payload::place(cx, parts.files, Backing::Memory).await?;
-        placed.refresh = parts.refresh;
-        placed.again_at = parts.again_at;
-        Ok(placed)
+        let parts = if failed.is_empty() {
+            Ok(parts)
+        } else {
+            Err(VolumeFault::new(failed.join("; ")))
+        };
+        payload::put(cx, Backing::Memory, parts).await
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
@@ -105,21 +103,13 @@ impl VolumePlugin for Projected {
 /// Adds the files of one source; those of later ones replace earlier ones of the same path.
 async fn add(cx: &SetUp<'_>, source: &VolumeProjection, mode: i32, parts: &mut Parts) -> Result<(), VolumeFault> {
     if let Some(of) = &source.secret {
-        let is_optional = of.optional.unwrap_or(false);
-        let found = secret::read(cx, &of.name, is_optional).await?;
-        parts.follow(secret::refresh(found.as_deref()));
-        let files = secret::files(found.as_deref(), of.items.as_deref(), mode, is_optional)?;
-        parts.files.extend(files);
+        let named = (&*of.name, of.optional.unwrap_or(false));
+        parts.add(secret::parts(cx, named, of.items.as_deref(), mode).await?);
     } else if let Some(of) = &source.config_map {
-        let is_optional = of.optional.unwrap_or(false);
-        let read = config_map::read(cx, &of.name, is_optional).await?;
-        parts.follow(read.refresh());
-        let files = config_map::files(read.map.as_deref(), of.items.as_deref(), mode, is_optional)?;
-        parts.files.extend(files);
+        let named = (&*of.name, of.optional.unwrap_or(false));
+        parts.add(config_map::parts(cx, named, of.items.as_deref(), mode).await?);
     } else if let Some(of) = &source.downward_api {
-        let items = of.items.as_deref().unwrap_or_default();
-        parts.follow(downward_api::refresh(items));
-        parts.files.extend(downward_api::files(cx, items, mode)?);
+        parts.add(downward_api::parts(cx, of.items.as_deref().unwrap_or_default(), mode)?);
     } else if let Some(of) = &source.service_account_token {
         add_token(cx, of, mode, parts).await?;
     } else if let Some(of) = &source.cluster_trust_bundle {

@@ -1,18 +1,23 @@
 //! Secrets as files.
 
-use std::sync::Arc;
-
 use async_trait::async_trait;
-use kubelet_core::k8s_openapi::api::core::v1::{KeyToPath, Secret};
+use kubelet_core::k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretVolumeSource};
 use kubelet_core::{Object, ObjectError, ObjectKind};
 
-use super::payload::{self, Backing, DEFAULT_MODE};
+use super::payload::{self, Backing, DEFAULT_MODE, Parts};
 use crate::ground::atomic_writer::Payload;
-use crate::plugin::{Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
+use crate::plugin::{Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 
 /// Volumes of type `secret`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Secrets;
+
+fn source<'a>(volume: &VolumeSpec<'a>) -> Option<&'a SecretVolumeSource> {
+    match volume {
+        VolumeSpec::Inline(volume) => volume.secret.as_ref(),
+        VolumeSpec::Persistent { .. } => None,
+    }
+}
 
 #[async_trait]
 impl VolumePlugin for Secrets {
@@ -21,7 +26,7 @@ impl VolumePlugin for Secrets {
     }
 
     fn takes(&self, volume: &VolumeSpec<'_>) -> bool {
-        matches!(volume, VolumeSpec::Inline(volume) if volume.secret.is_some())
+        source(volume).is_some()
     }
 
     fn features(&self) -> PluginFeatures {
@@ -29,26 +34,14 @@ impl VolumePlugin for Secrets {
     }
 
     async fn set_up(&self, cx: &SetUp<'_>) -> Result<Placed, VolumeFault> {
-        let VolumeSpec::Inline(volume) = cx.volume else {
+        let Some(of) = source(&cx.volume) else {
             return Err(VolumeFault::new("it is no secret"));
         };
-        let Some(source) = &volume.secret else {
-            return Err(VolumeFault::new("it is no secret"));
-        };
-        let (items, mode) = (source.items.as_deref(), source.default_mode.unwrap_or(DEFAULT_MODE));
-        let is_optional = source.optional.unwrap_or(false);
-        let made = async {
-            let secret = read(cx, source.secret_name.as_deref().unwrap_or_default(), is_optional).await?;
-            let files = files(secret.as_deref(), items, mode, is_optional)?;
-            Ok((refresh(secret.as_deref()), files))
-        };
-        let (refresh, files) = match made.await {
-            Ok(made) => made,
-            Err(fault) => return Err(payload::or_what_is_there(cx, Backing::Memory, fault).await),
-        };
-        let mut placed = payload::place(cx, files, Backing::Memory).await?;
-        placed.refresh = refresh;
-        Ok(placed)
+        let is_optional = of.optional.unwrap_or(false);
+        let name = of.secret_name.as_deref().unwrap_or_default();
+        let mode = of.default_mode.unwrap_or(DEFAULT_MODE);
+        let parts = parts(cx, (name, is_optional), of.items.as_deref(), mode).await;
+        payload::put(cx, Backing::Memory, parts).await
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
@@ -56,22 +49,26 @@ impl VolumePlugin for Secrets {
     }
 }
 
-pub(super) fn refresh(secret: Option<&Secret>) -> Refresh {
-    match secret {
-        Some(secret) if secret.immutable == Some(true) => Refresh::Never,
-        _ => Refresh::Objects,
-    }
-}
-
-/// A secret as it is now; nothing where an optional one is not there.
-pub(super) async fn read(cx: &SetUp<'_>, name: &str, is_optional: bool) -> Result<Option<Arc<Secret>>, VolumeFault> {
-    match cx.object(ObjectKind::Secret, name).await {
-        Ok(Object::Secret(secret)) => Ok(Some(secret)),
-        Ok(other) => Err(VolumeFault::new(format!("{other:?} was given for secret {name:?}"))),
+/// What a volume, or a part of one, has of a secret; nothing where an optional one is not there.
+pub(super) async fn parts(
+    cx: &SetUp<'_>,
+    (name, is_optional): (&str, bool),
+    items: Option<&[KeyToPath]>,
+    mode: i32,
+) -> Result<Parts, VolumeFault> {
+    let secret = match cx.object(ObjectKind::Secret, name).await {
+        Ok(Object::Secret(secret)) => Some(secret),
+        Ok(other) => return Err(VolumeFault::new(format!("{other:?} was given for secret {name:?}"))),
         // Where there are none of its kind this one is not there either.
-        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => Ok(None),
-        Err(error) => Err(VolumeFault::new(kubelet_core::error_chain(&error))),
-    }
+        Err(ObjectError::NotFound { .. } | ObjectError::NotServed { .. }) if is_optional => None,
+        Err(error) => return Err(VolumeFault::new(kubelet_core::error_chain(&error))),
+    };
+    let is_final = secret.as_ref().is_some_and(|secret| secret.immutable == Some(true));
+    Ok(Parts {
+        files: files(secret.as_deref(), items, mode, is_optional)?,
+        refresh: payload::refresh(is_final),
+        again_at: None,
+    })
 }
 
 /// The files of a secret: all keys, or those that are named.

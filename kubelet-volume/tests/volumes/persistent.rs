@@ -181,6 +181,37 @@ async fn volumes_that_are_not_for_this_pod_are_refused() {
 }
 
 #[tokio::test]
+async fn of_two_pods_that_want_a_volume_for_themselves_one_has_it_over_restarts_too() {
+    if !may_mount() {
+        return;
+    }
+    let node = Node::start();
+    let host = node.root.join("disk");
+    fs::create_dir(&host).unwrap();
+    node.objects.set(claim(json!({})));
+    node.objects.set(volume(
+        json!({"local": {"path": host}, "accessModes": ["ReadWriteOncePod"]}),
+    ));
+    let (first, second) = (claiming("first"), claiming("second"));
+    let (a, b) = tokio::join!(node.mount(&first), node.mount(&second));
+    assert_ne!(a.is_ok(), b.is_ok(), "{a:?} {b:?}");
+    let (owner, other) = if a.is_ok() {
+        (&first, &second)
+    } else {
+        (&second, &first)
+    };
+    // The next life is asked for the other one first.
+    let node = node.restart().await;
+    let text = node.waits(other).await;
+    assert!(text.contains("is already in use by another pod"), "{text}");
+    node.ready(owner).await;
+    node.gone(owner).await;
+    let node = node.restart().await;
+    node.ready(other).await;
+    node.gone(other).await;
+}
+
+#[tokio::test]
 async fn a_claim_that_was_made_for_a_pod_is_that_pods() {
     let node = Node::start();
     let host = node.root.join("disk");

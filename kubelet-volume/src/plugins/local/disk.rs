@@ -12,7 +12,7 @@ use super::{FOLDER, NAME};
 use crate::ground::command::Tools;
 use crate::ground::crash::step;
 use crate::ground::failure::{at, refused};
-use crate::ground::folders::{make_dir, make_dirs, unmount_below};
+use crate::ground::folders::{any_pod, is_there, make_dir, make_dirs, unmount_below};
 use crate::ground::format::{Content, Disk, content, format_and_mount};
 use crate::ground::mount_table::MountPoint;
 use crate::ground::mounts::{MountOptions, Mounts, unmount_all};
@@ -50,23 +50,9 @@ impl SharedMount {
 
     /// Whether a pod has it, one other than `but`. One that cannot be looked at has.
     pub(super) fn is_used(&self, but: Option<&str>) -> io::Result<bool> {
-        let fail = |error| at("cannot read", &self.pods_dir, error);
-        let pods = match fs::read_dir(&self.pods_dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            pods => pods.map_err(fail)?,
-        };
-        for pod in pods {
-            let pod = pod.map_err(fail)?;
-            if but.is_some_and(|uid| pod.file_name() == *uid) {
-                continue;
-            }
-            let dir = pod.path().join("volumes").join(FOLDER).join(&self.volume);
-            match fs::symlink_metadata(&dir) {
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-                _ => return Ok(true),
-            }
-        }
-        Ok(false)
+        any_pod(&self.pods_dir, but, |pod| {
+            Ok(is_there(&pod.join("volumes").join(FOLDER).join(&self.volume)))
+        })
     }
 
     /// Has a disk mounted. Tells where, links resolved.
