@@ -32,10 +32,17 @@ pub enum VolumeError {
     #[error("stopped")]
     Stopped,
     /// Some volumes are not there yet. The pod waits, and it is tried again.
-    #[error("unmounted volumes=[{}]: {detail}", unmounted.join(" "))]
+    #[error(
+        "unmounted volumes=[{}], unattached volumes=[{}], failed to process volumes=[{}]: {detail}",
+        unmounted.join(" "), unattached.join(" "), unprocessed.join(" ")
+    )]
     Waiting {
         /// The volumes that are not there, by their names in the pod, sorted.
         unmounted: Vec<String>,
+        /// Those of them that the node is not attached to yet.
+        unattached: Vec<String>,
+        /// Those of them of which it is not known yet what they are, such as claims that are not bound.
+        unprocessed: Vec<String>,
         /// What each waits for.
         detail: String,
         /// When it is of use to try again; nothing: at the pod's back-off.

@@ -401,6 +401,8 @@ impl VolumeManager for FakeVolumes {
         if !unmounted.is_empty() {
             return Err(VolumeError::Waiting {
                 unmounted: unmounted.into_iter().collect(),
+                unattached: Vec::new(),
+                unprocessed: Vec::new(),
                 detail: "held back by the test".to_owned(),
                 retry_at: retry_after.map(|pause| Instant::now() + pause),
             });

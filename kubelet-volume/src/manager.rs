@@ -41,6 +41,8 @@ pub struct VolumeSettings {
     pub measure_every: Duration,
     /// The pause after a volume could not be made, and the longest that it grows to. 500 ms, 122 s.
     pub backoff: (Duration, Duration),
+    /// How long a volume may take to be made, or to be gone, until that has failed and is tried again. 123 s.
+    pub patience: Duration,
 }
 
 impl Default for VolumeSettings {
@@ -49,6 +51,7 @@ impl Default for VolumeSettings {
             secrets_on_disk: false,
             measure_every: Duration::from_secs(60),
             backoff: (Duration::from_millis(500), Duration::from_secs(122)),
+            patience: Duration::from_secs(123),
         }
     }
 }

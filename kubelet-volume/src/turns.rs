@@ -55,6 +55,25 @@ impl Turns {
         }
     }
 
+    /// Whether anybody does anything about a volume of a pod now.
+    pub(crate) fn is_any_of(&self, uid: &PodUid) -> bool {
+        let taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken
+            .iter()
+            .any(|about| matches!(about, About::Volume(of, _) if of == uid))
+    }
+
+    /// Waits until nobody does anything about any volume of a pod.
+    pub(crate) async fn none_of(&self, uid: &PodUid) {
+        loop {
+            let ended = self.shared.ended.notified();
+            if !self.is_any_of(uid) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
     /// Nothing if somebody does something about it now.
     pub(crate) fn try_take(&self, about: &About) -> Option<Arc<Turn>> {
         let mut taken = self.shared.taken.lock().unwrap_or_else(PoisonError::into_inner);

@@ -50,6 +50,15 @@ pub trait Mounts: fmt::Debug + Send + Sync {
     /// [`io::ErrorKind::ResourceBusy`] if it is in use; whatever else keeps it mounted.
     fn unmount(&self, target: &Path) -> io::Result<()>;
 
+    /// The same for a file system whose server does not answer: calls that wait for it are given up, also an [`Mounts::unmount`] in
+    /// another thread. By default an ordinary unmount.
+    ///
+    /// # Errors
+    /// Like [`Mounts::unmount`].
+    fn unmount_forced(&self, target: &Path) -> io::Result<()> {
+        self.unmount(target)
+    }
+
     /// Lets nothing that is mounted or unmounted below `target` show elsewhere any more: what was mounted there from a folder of
     /// the host may share its later mounts with it, and these must outlive what is undone here. By default nothing, for those who
     /// share nothing.
@@ -104,6 +113,10 @@ impl<T: Mounts + ?Sized> Mounts for std::sync::Arc<T> {
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
         (**self).unmount(target)
+    }
+
+    fn unmount_forced(&self, target: &Path) -> io::Result<()> {
+        (**self).unmount_forced(target)
     }
 
     fn make_private(&self, target: &Path) -> io::Result<()> {

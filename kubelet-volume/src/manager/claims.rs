@@ -198,13 +198,6 @@ impl Shared {
                 claim.metadata.uid.as_deref().unwrap_or_default()
             )));
         }
-        let affinity = spec.and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
-        if affinity.is_some_and(|required| !node_selector_matches(required, &node.context.node.now())) {
-            return Err(VolumeFault::new(format!(
-                "MountVolume.NodeAffinity check failed: no matching NodeSelectorTerms of PV {named} for this node"
-            )));
-        }
-        self.check_once_pod(node, pod, &volume.name, &found).await?;
         Ok(Resolved::Claim {
             claim: name,
             volume: found,
@@ -214,13 +207,16 @@ impl Shared {
 
     /// Refuses a volume for one pod alone that another pod has: as far as is known, or by its folder, which an earlier life of the
     /// agent may have made.
-    async fn check_once_pod(
+    pub(super) async fn check_once_pod(
         &self,
         node: &PluginNode,
         pod: &PodRecord,
         name: &str,
-        volume: &PersistentVolume,
+        resolved: &Resolved,
     ) -> Result<(), VolumeFault> {
+        let Resolved::Claim { volume, .. } = resolved else {
+            return Ok(());
+        };
         let modes = volume.spec.as_ref().and_then(|spec| spec.access_modes.as_deref());
         if modes != Some(&["ReadWriteOncePod".to_owned()]) {
             return Ok(());
@@ -235,11 +231,24 @@ impl Shared {
             }
         }
         if is_taken {
-            return Err(VolumeFault::new(format!(
-                "volume {name:?} uses the ReadWriteOncePod access mode and is already in use by another pod"
-            )));
+            let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(VolumeFault::new(text));
         }
         Ok(())
+    }
+}
+
+/// Refuses a persistent volume that is of other nodes.
+pub(super) fn check_affinity(node: &PluginNode, resolved: &Resolved) -> Result<(), VolumeFault> {
+    let Resolved::Claim { volume, .. } = resolved else {
+        return Ok(());
+    };
+    let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+    match affinity.and_then(|affinity| affinity.required.as_ref()) {
+        Some(required) if !node_selector_matches(required, &node.context.node.now()) => {
+            Err(VolumeFault::new("no matching NodeSelectorTerms"))
+        }
+        _ => Ok(()),
     }
 }
 

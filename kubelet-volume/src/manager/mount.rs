@@ -14,11 +14,11 @@ use kubelet_core::{
 };
 use tokio::time::Instant;
 
-use super::Shared;
-use super::paths;
-use super::pods::{Failure, Made, VolumeState};
+use super::claims::{Resolved, check_affinity};
+use super::pods::{Failure, Made, Stage, VolumeState};
+use super::{Shared, paths};
 use crate::ground::crash::step;
-use crate::plugin::{Ownership, Placed, Refresh, SetUp, VolumeFault, VolumeMode};
+use crate::plugin::{Ownership, Placed, PluginNode, Refresh, SetUp, VolumeFault, VolumeMode, VolumePlugin};
 use crate::seen::Reads;
 use crate::turns::About;
 
@@ -55,12 +55,18 @@ fn forget_fingerprint(state: &mut VolumeState) {
 struct Failed {
     fault: VolumeFault,
     there: Option<Made>,
+    stage: Stage,
+    /// What it is called: that of the persistent volume, once that is known.
+    name: String,
 }
 
-impl From<VolumeFault> for Failed {
-    fn from(fault: VolumeFault) -> Self {
-        Self { fault, there: None }
-    }
+/// What a volume of a pod is to become.
+struct Task {
+    resolved: Resolved,
+    plugin: Arc<dyn VolumePlugin>,
+    mode: VolumeMode,
+    /// The name of its folder.
+    inner: String,
 }
 
 /// How a volume is after a sync.
@@ -69,6 +75,8 @@ struct Outcome<'a> {
     is_there: bool,
     /// Why it is not as it should be, and when that is looked at again.
     failed: Option<Failure>,
+    /// Whether that was not so before.
+    is_news: bool,
     again_at: Option<Instant>,
 }
 
@@ -88,21 +96,43 @@ impl Shared {
         let mut unmounted: Vec<&Outcome<'_>> = outcomes.iter().filter(|outcome| !outcome.is_there).collect();
         if !unmounted.is_empty() {
             unmounted.sort_by_key(|outcome| outcome.name);
-            let why = |outcome: &&Outcome<'_>| {
-                let failed = outcome.failed.as_ref()?;
-                Some(format!("volume {:?}: {}", outcome.name, failed.message))
-            };
-            let until = |outcome: &&Outcome<'_>| outcome.failed.as_ref().map(|failed| failed.until);
-            return Err(VolumeError::Waiting {
-                unmounted: unmounted.iter().map(|outcome| outcome.name.to_owned()).collect(),
-                detail: unmounted.iter().filter_map(why).collect::<Vec<_>>().join("; "),
-                retry_at: unmounted.iter().filter_map(until).min(),
-            });
+            return Err(self.waiting(pod, &unmounted));
         }
         let mut ready = PodVolumes::default();
         ready.again_at = outcomes.iter().filter_map(|outcome| outcome.again_at).min();
         ready.groups = self.groups_of(pod);
         Ok(ready)
+    }
+
+    /// What a pod waits for. Told of where it is not told of each volume by itself.
+    fn waiting(&self, pod: &PodRecord, unmounted: &[&Outcome<'_>]) -> VolumeError {
+        let names = |of: &mut dyn Iterator<Item = &&Outcome<'_>>| of.map(|outcome| outcome.name.to_owned()).collect();
+        let why = |outcome: &&Outcome<'_>| {
+            let failed = outcome.failed.as_ref()?;
+            Some(format!("volume {:?}: {}", outcome.name, failed.message))
+        };
+        let unprocessed = || {
+            let failed = |outcome: &Outcome<'_>| outcome.failed.as_ref().map(|failed| failed.stage);
+            unmounted
+                .iter()
+                .filter(move |outcome| failed(outcome) == Some(Stage::Process))
+        };
+        let until = |outcome: &&Outcome<'_>| outcome.failed.as_ref().map(|failed| failed.until);
+        let error = VolumeError::Waiting {
+            unmounted: names(&mut unmounted.iter()),
+            unattached: Vec::new(),
+            unprocessed: names(&mut unprocessed()),
+            detail: unmounted.iter().filter_map(why).collect::<Vec<_>>().join("; "),
+            retry_at: unmounted.iter().filter_map(until).min(),
+        };
+        if unprocessed().any(|outcome| outcome.is_news) {
+            self.warn(
+                pod,
+                "FailedMount",
+                format!("Unable to attach or mount volumes: {error}"),
+            );
+        }
+        error
     }
 
     /// The groups of the volumes of a pod that it does not have by itself.
@@ -150,6 +180,7 @@ impl Shared {
             name,
             is_there: false,
             failed: None,
+            is_news: false,
             again_at: None,
         };
         let failed = match &made {
@@ -159,7 +190,10 @@ impl Shared {
             }
             Err(failed) => {
                 let message = error_chain(&failed.fault);
-                self.tell(pod, volume, &known, &message);
+                outcome.is_news = known.failed.as_ref().is_none_or(|before| before.message != message);
+                if outcome.is_news {
+                    self.tell(pod, failed, &message);
+                }
                 let (first, longest) = self.settings.backoff;
                 let delay = known
                     .failed
@@ -168,7 +202,13 @@ impl Shared {
                 let until = Instant::now() + delay;
                 // What is there goes on, and is looked at again then.
                 outcome.again_at = Some(until);
-                Some(Failure { message, delay, until })
+                let stage = failed.stage;
+                Some(Failure {
+                    message,
+                    delay,
+                    until,
+                    stage,
+                })
             }
         };
         self.pods.change(uid, name, |state| {
@@ -200,11 +240,18 @@ impl Shared {
             name,
             is_there: known.made.is_some(),
             failed: known.failed.clone(),
+            is_news: false,
             again_at: None,
         };
-        if let Some(failed) = &known.failed {
-            outcome.again_at = Some(failed.until);
-            return (now < failed.until && !known.is_stale).then_some(outcome);
+        if let Some(failed) = &mut outcome.failed {
+            if known.is_stale {
+                // What it waits for may be there. An object that changes all the time is no reason to try all the time.
+                let least = self.settings.backoff.0.min(failed.delay);
+                failed.until -= failed.delay - least;
+            }
+            let until = failed.until;
+            outcome.again_at = Some(until);
+            return (now < until).then_some(outcome);
         }
         let made = known.made.as_ref()?;
         outcome.again_at = made.placed.again_at;
@@ -225,32 +272,81 @@ impl Shared {
         (known, reads): (&VolumeState, &Reads),
         stop: &CancellationToken,
     ) -> Result<Made, Failed> {
-        let node = self.node().map_err(|error| VolumeFault::new(error.to_string()))?;
+        let failed = |stage: Stage, name: &str| {
+            let name = name.to_owned();
+            move |fault: VolumeFault| Failed {
+                fault,
+                there: None,
+                stage,
+                name,
+            }
+        };
+        let node = self.node().map_err(|error| VolumeFault::new(error.to_string()));
+        let node = node.map_err(failed(Stage::Process, &volume.name))?;
+        let task = self.process(node, pod, volume, reads).await;
+        let task = task.map_err(failed(Stage::Process, &volume.name))?;
+        check_affinity(node, &task.resolved).map_err(failed(Stage::NodeAffinity, &task.inner))?;
+        let failed = failed(Stage::SetUp(task.mode), &task.inner);
+        let limit = self.settings.patience;
+        match tokio::time::timeout(limit, self.make((node, pod, volume), &task, (known, reads), stop)).await {
+            Ok(made) => made.map_err(|(fault, there)| Failed { there, ..failed(fault) }),
+            Err(_) => Err(failed(VolumeFault::new(format!("not done within {limit:?}")))),
+        }
+    }
+
+    /// Finds out what a volume is to become.
+    async fn process(
+        &self,
+        node: &PluginNode,
+        pod: &PodRecord,
+        volume: &Volume,
+        reads: &Reads,
+    ) -> Result<Task, VolumeFault> {
         let resolved = self.resolve(node, pod, volume, reads).await?;
         let spec = resolved.spec(volume);
-        let plugin = self.plugin_for(&spec).ok_or_else(|| {
+        let plugin = self.plugin_for(&spec).cloned().ok_or_else(|| {
             let kind = resolved.kind(volume);
             VolumeFault::new(format!(
                 "no volume plugin matched: nobody here makes volumes of type {kind:?}"
             ))
         })?;
-        let features = plugin.features();
         let mode = resolved.mode(pod, volume)?;
-        if mode == VolumeMode::Block && !features.block {
-            let text = format!("volumes of {} cannot be given as devices", plugin.name());
-            return Err(VolumeFault::new(text).into());
-        }
-        if !features.mount_options && !spec.mount_options().is_empty() {
-            return Err(VolumeFault::new("mount options are not supported for this volume type").into());
-        }
         let inner = spec.name().to_owned();
         if !paths::is_folder_name(&inner) {
-            return Err(VolumeFault::new(format!("{inner:?} is no name of a volume")).into());
+            return Err(VolumeFault::new(format!("{inner:?} is no name of a volume")));
         }
+        Ok(Task {
+            resolved,
+            plugin,
+            mode,
+            inner,
+        })
+    }
+
+    async fn make(
+        &self,
+        (node, pod, volume): (&PluginNode, &PodRecord, &Volume),
+        task: &Task,
+        (known, reads): (&VolumeState, &Reads),
+        stop: &CancellationToken,
+    ) -> Result<Made, (VolumeFault, Option<Made>)> {
+        let bare = |fault| (fault, None);
+        let (plugin, mode, inner) = (&task.plugin, task.mode, &task.inner);
+        let (features, spec) = (plugin.features(), task.resolved.spec(volume));
+        if mode == VolumeMode::Block && !features.block {
+            let text = format!("volumes of {} cannot be given as devices", plugin.name());
+            return Err(bare(VolumeFault::new(text)));
+        }
+        if !features.mount_options && !spec.mount_options().is_empty() {
+            let text = "mount options are not supported for this volume type";
+            return Err(bare(VolumeFault::new(text)));
+        }
+        let alone = self.check_once_pod(node, pod, &volume.name, &task.resolved).await;
+        alone.map_err(bare)?;
         let pod_dir = node.pod_dir(pod.uid());
-        let dir = paths::volume(&pod_dir, mode, plugin.name(), &inner);
-        let scratch = paths::scratch(&pod_dir, plugin.name(), &inner);
-        let turn = self.turns.take(&About::volume(pod.uid(), &inner)).await;
+        let dir = paths::volume(&pod_dir, mode, plugin.name(), inner);
+        let scratch = paths::scratch(&pod_dir, plugin.name(), inner);
+        let turn = self.turns.take(&About::volume(pod.uid(), inner)).await;
         let cx = SetUp {
             node,
             pod,
@@ -268,43 +364,45 @@ impl Shared {
         // Once is enough: a volume that is looked at at each sync costs the disk nothing.
         if !features.is_elsewhere && known.made.is_none() {
             let above = dir.clone();
-            cx.blocking(move |_| make_above(&above)).await?;
+            cx.blocking(move |_| make_above(&above)).await.map_err(bare)?;
         }
         step("what a volume is in is made");
         let made = |mut placed: Placed| {
-            placed.read_only |= resolved.read_only();
+            placed.read_only |= task.resolved.read_only();
             Made {
                 plugin: plugin.clone(),
                 inner: inner.clone(),
                 mode,
-                claim: resolved.claim().map(str::to_owned),
+                claim: task.resolved.claim().map(str::to_owned),
                 read_only: placed.read_only,
-                groups: resolved.groups(),
+                groups: task.resolved.groups(),
                 placed,
             }
         };
-        match plugin.set_up(&cx).await {
-            Ok(placed) => Ok(made(placed)),
-            Err(mut fault) => {
-                let there = fault.there.take().map(|placed| made(*placed));
-                Err(Failed { fault, there })
-            }
-        }
+        plugin.set_up(&cx).await.map(made).map_err(|mut fault| {
+            let there = fault.there.take().map(|placed| made(*placed));
+            (fault, there)
+        })
     }
 
-    /// Tells of a failure that was not told of yet.
-    fn tell(&self, pod: &PodRecord, volume: &Volume, known: &VolumeState, message: &str) {
-        if known.failed.as_ref().is_some_and(|before| before.message == message) {
-            return;
+    /// Tells of one volume why it could not be made.
+    fn tell(&self, pod: &PodRecord, failed: &Failed, message: &str) {
+        let name = &failed.name;
+        tracing::debug!(pod = %pod.key(), volume = name, error = message, "volume not set up");
+        let (reason, what) = match failed.stage {
+            Stage::Process => return,
+            Stage::NodeAffinity => ("FailedMount", "MountVolume.NodeAffinity check"),
+            Stage::SetUp(VolumeMode::Filesystem) => ("FailedMount", "MountVolume.SetUp"),
+            Stage::SetUp(VolumeMode::Block) => ("FailedMapVolume", "MapVolume.MapPodDevice"),
+        };
+        self.warn(pod, reason, format!("{what} failed for volume {name:?} : {message}"));
+    }
+
+    fn warn(&self, pod: &PodRecord, reason: &'static str, message: String) {
+        if let Ok(node) = self.node() {
+            let event = Event::new(EventSubject::pod(pod), EventType::Warning, reason, message);
+            node.context.events.record(event);
         }
-        let Ok(node) = self.node() else { return };
-        tracing::debug!(pod = %pod.key(), volume = volume.name, error = message, "volume not set up");
-        node.context.events.record(Event::new(
-            EventSubject::pod(pod),
-            EventType::Warning,
-            "FailedMount",
-            format!("MountVolume.SetUp failed for volume {:?} : {message}", volume.name),
-        ));
     }
 }
 

@@ -17,6 +17,19 @@ pub(super) struct Failure {
     pub(super) delay: Duration,
     /// Not to be tried again before.
     pub(super) until: Instant,
+    /// How far it came.
+    pub(super) stage: Stage,
+}
+
+/// How far a volume came that is not as it should be. Events name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Not known yet what it is. Told of with all volumes of the pod, and not by itself.
+    Process,
+    /// Known, and of another node.
+    NodeAffinity,
+    /// It could not be set up as what it is to be given as.
+    SetUp(VolumeMode),
 }
 
 /// Where a volume came from, and what was made of it.

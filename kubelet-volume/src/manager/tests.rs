@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use kubelet_core::{
 };
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{VolumeSettings, Volumes};
 use crate::ground::mount_table::MountTable;
@@ -328,4 +330,29 @@ async fn an_export_in_use_stays_mounted_and_its_pod_stays() {
     assert!(text.contains("cannot tear down volume \"a\""), "{text}");
     assert!(node.dir(NFS, "a").exists());
     node.gone(&pod).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_holds_its_pod_for_a_minute() {
+    let pod = pod(&json!({"nfs": {"server": "nfs.example", "path": "/"}}), &json!({}));
+    let node = Node::new();
+    node.ready(&pod).await;
+    node.mounts.hang_unmounts_of("nfs");
+    let target = node.dir(NFS, "a");
+    let unmount = MountCall::Unmount { target: target.clone() };
+    let began = Instant::now();
+    let mut gone = pin!(node.gone(&pod));
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut gone => break,
+            () = tokio::task::yield_now() => {}
+        }
+        // The clock does not go by itself while a thread is busy.
+        if node.mounts.calls().contains(&unmount) {
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+    assert!(began.elapsed() >= Duration::from_secs(60));
+    assert!(node.mounts.calls().contains(&MountCall::UnmountForced { target }));
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use futures::FutureExt as _;
 use futures::future::join_all;
 use kubelet_core::{PodUid, VolumeError, error_chain};
 
@@ -36,28 +37,52 @@ impl Shared {
             return Ok(());
         }
         self.pods.begin_to_go(uid);
-        let pod_dir = node.pod_dir(uid);
-        let at = pod_dir.clone();
         let failed =
             |fault: VolumeFault| VolumeError::failed(format!("cannot clear up after volumes of pod {uid}"), fault);
-        let left = on_disk(move || Leftovers::find(&at)).await.map_err(failed)?;
-        let parts = left.parts.iter().map(|name| self.part_gone(node, uid, name));
-        fail_with(join_all(parts).await).map_err(failed)?;
-        step("no part of a volume is mounted any more");
-        let volumes = left.volumes.iter().map(|of| self.tear_down(node, uid, of));
-        fail_with(join_all(volumes).await).map_err(failed)?;
-        step("the volumes are torn down");
-        // What plugins keep beside goes with their volumes. Of a volume that was made or removed by half only that is left.
-        let at = pod_dir.clone();
-        let scratch = on_disk(move || scratch(&at)).await.map_err(failed)?;
-        let volumes = scratch.iter().map(|of| self.tear_down(node, uid, of));
-        fail_with(join_all(volumes).await).map_err(failed)?;
-        on_disk(move || remove_folders(&pod_dir)).await.map_err(failed)?;
+        // What an earlier call began, and nobody waits for, may make a folder yet.
+        loop {
+            let is_any_late = self.turns.is_any_of(uid);
+            self.clear_up(node, uid).await.map_err(failed)?;
+            if !is_any_late {
+                break;
+            }
+            let ends = self.turns.none_of(uid).map(Ok);
+            self.within_limit(ends).await.map_err(failed)?;
+        }
         let known = self.pods.lock().remove(uid);
         for volume in known.into_iter().flat_map(|pod| pod.volumes.into_values()) {
             self.watches.follow(uid, &volume.objects, &BTreeMap::new());
         }
         Ok(())
+    }
+
+    /// Has all gone that is found on disk.
+    async fn clear_up(&self, node: &PluginNode, uid: &PodUid) -> Result<(), VolumeFault> {
+        let pod_dir = node.pod_dir(uid);
+        let at = pod_dir.clone();
+        let left = on_disk(move || Leftovers::find(&at)).await?;
+        let parts = left.parts.iter();
+        let parts = parts.map(|name| self.within_limit(self.part_gone(node, uid, name)));
+        fail_with(join_all(parts).await)?;
+        step("no part of a volume is mounted any more");
+        let volumes = left.volumes.iter();
+        let volumes = volumes.map(|of| self.within_limit(self.tear_down(node, uid, of)));
+        fail_with(join_all(volumes).await)?;
+        step("the volumes are torn down");
+        // What plugins keep beside goes with their volumes. Of a volume that was made or removed by half only that is left.
+        let at = pod_dir.clone();
+        let scratch = on_disk(move || scratch(&at)).await?;
+        let volumes = scratch.iter();
+        let volumes = volumes.map(|of| self.within_limit(self.tear_down(node, uid, of)));
+        fail_with(join_all(volumes).await)?;
+        on_disk(move || remove_folders(&pod_dir)).await
+    }
+
+    /// Fails what takes too long. A thread that hangs keeps the turn of its volume, and the next try waits for that.
+    async fn within_limit(&self, work: impl Future<Output = Result<(), VolumeFault>>) -> Result<(), VolumeFault> {
+        let limit = self.settings.patience;
+        let late = |_| VolumeFault::new(format!("not done within {limit:?}"));
+        tokio::time::timeout(limit, work).await.map_err(late)?
     }
 
     /// Has the mounted parts of a volume gone.

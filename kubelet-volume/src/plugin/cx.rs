@@ -247,7 +247,12 @@ pub(crate) async fn blocking<T: Send + 'static>(
     let given_up = GiveUp(Arc::default());
     let flag = given_up.0.clone();
     let done = tokio::task::spawn_blocking(move || {
-        let done = work(&flag);
+        // What has not begun when nobody waits any more is not to begin.
+        let done = if flag.load(Ordering::Relaxed) {
+            Err(io::ErrorKind::Interrupted.into())
+        } else {
+            work(&flag)
+        };
         drop(turn);
         done
     });

@@ -2,6 +2,8 @@
 //!
 //! Source: kubelet 1.36, `nfs/nfs.go`.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use kubelet_core::k8s_openapi::api::core::v1::NFSVolumeSource;
 
@@ -73,9 +75,17 @@ impl VolumePlugin for Nfs {
     }
 
     async fn tear_down(&self, cx: &TearDown<'_>) -> Result<(), VolumeFault> {
+        if let Ok(done) = tokio::time::timeout(FORCED_AFTER, unmount_and_remove(cx)).await {
+            return done;
+        }
+        let (dir, mounts) = (cx.dir.to_owned(), cx.node.mounts.clone());
+        cx.blocking(move |_| mounts.unmount_forced(&dir)).await?;
         unmount_and_remove(cx).await
     }
 }
+
+/// How long a server may keep an unmount waiting.
+const FORCED_AFTER: Duration = Duration::from_secs(60);
 
 /// Unmounts what is at a volume's folder, and removes the folder, which is empty then.
 pub(super) async fn unmount_and_remove(cx: &TearDown<'_>) -> Result<(), VolumeFault> {

@@ -31,7 +31,7 @@ fn mode(path: impl AsRef<Path>) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_config_map_is_files_that_change_with_it() {
     let mut node = Node::start();
     node.objects.set(config_map(json!({"color": "red", "size": "1"})));
@@ -71,7 +71,7 @@ async fn a_config_map_is_files_that_change_with_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_there_stays_when_its_object_goes() {
     let mut node = Node::start();
     node.objects.set(config_map(json!({"color": "red"})));
@@ -95,7 +95,7 @@ async fn what_is_there_stays_when_its_object_goes() {
     node.gone(&pod).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_later_life_goes_on_with_what_is_there_although_its_object_is_not() {
     let node = Node::start();
     node.objects.set(config_map(json!({"color": "red"})));
@@ -165,7 +165,7 @@ async fn what_cannot_change_is_not_watched() {
     node.gone(&pod).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_reader_sees_all_of_the_old_or_all_of_the_new() {
     let mut node = Node::start();
     let both = |number: u32| config_map(json!({"a": number.to_string(), "b": number.to_string()}));

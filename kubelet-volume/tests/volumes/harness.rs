@@ -11,7 +11,7 @@ use kubelet_core::{
     CancellationToken, ContainerVolumes, Event, EventSink, MapObjects, NodeView, NodeViews, PodRecord,
     PodSignalReceiver, PodVolumes, SourceKind, VolumeContext, VolumeError, VolumeManager, error_chain, pod_signals,
 };
-use kubelet_volume::{MountTable, VolumeSettings, Volumes};
+use kubelet_volume::{MountTable, VolumePlugin, VolumeSettings, Volumes};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -44,7 +44,18 @@ impl Node {
         Self::start_with(VolumeSettings::default(), |_| {})
     }
 
+    /// With one more type of volumes.
+    pub(crate) fn start_also_with(plugin: impl VolumePlugin) -> Self {
+        let plugins = Volumes::known_plugins().into_iter();
+        let plugins = plugins.chain([Arc::new(plugin) as Arc<dyn VolumePlugin>]);
+        Self::start_of(Volumes::with_plugins(VolumeSettings::default(), plugins), |_| {})
+    }
+
     pub(crate) fn start_with(settings: VolumeSettings, shape: impl FnOnce(&mut VolumeContext)) -> Self {
+        Self::start_of(Volumes::new(settings), shape)
+    }
+
+    fn start_of(volumes: Volumes, shape: impl FnOnce(&mut VolumeContext)) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         // Links in the path of the folder are not what is tested.
         let root = dir.path().canonicalize().unwrap();
@@ -59,16 +70,15 @@ impl Node {
         let view = Arc::new(view);
         context.node = NodeViews::new(move || view.clone());
         shape(&mut context);
-        Self::live(settings, (dir, root), objects, (context, events))
+        Self::live(volumes, (dir, root), objects, (context, events))
     }
 
     fn live(
-        settings: VolumeSettings,
+        volumes: Volumes,
         (dir, root): (Arc<tempfile::TempDir>, PathBuf),
         objects: MapObjects,
         (context, events): (VolumeContext, Events),
     ) -> Self {
-        let volumes = Volumes::new(settings);
         volumes.open(context.clone());
         let (wake, signals) = pod_signals();
         let stop = CancellationToken::new();
@@ -94,7 +104,7 @@ impl Node {
         let of_node = (self.dir.clone(), self.root.clone());
         let (objects, context, events) = (self.objects.clone(), self.context.clone(), self.events.clone());
         drop(self);
-        Self::live(VolumeSettings::default(), of_node, objects, (context, events))
+        Self::live(Volumes::default(), of_node, objects, (context, events))
     }
 
     pub(crate) async fn mount(&self, pod: &Arc<PodRecord>) -> Result<PodVolumes, VolumeError> {
@@ -153,8 +163,14 @@ impl Node {
         assert!(left.is_empty(), "{left:?}");
     }
 
-    /// Waits until somebody says that a pod is to be looked at again.
+    /// Waits until somebody says that a pod is to be looked at again, and until what failed just now may be tried again.
     pub(crate) async fn woken(&mut self, pod: &PodRecord) {
+        self.told(pod).await;
+        tokio::time::sleep(VolumeSettings::default().backoff.0).await;
+    }
+
+    /// Waits until somebody says that a pod is to be looked at again.
+    pub(crate) async fn told(&mut self, pod: &PodRecord) {
         let woken = async {
             loop {
                 if self.signals.next().await.iter().any(|(uid, _)| uid == pod.uid()) {

@@ -7,6 +7,7 @@ mod files;
 mod full;
 mod harness;
 mod hostile;
+mod late;
 mod leftovers;
 mod persistent;
 mod recorded;

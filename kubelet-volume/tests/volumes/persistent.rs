@@ -8,7 +8,7 @@ use kubelet_core::PodRecord;
 use kubelet_core::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
-use crate::harness::{Node, may_mount, pod, pod_with, table};
+use crate::harness::{Node, may_mount, pod, pod_with, record, table};
 
 fn claim(more: Value) -> PersistentVolumeClaim {
     let mut claim = json!({
@@ -87,7 +87,7 @@ async fn a_folder_of_the_node_is_a_volume_that_outlives_its_pods() {
     assert_eq!(fs::read_to_string(host.join("data")).unwrap(), "precious");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_claim_that_is_not_bound_says_so_and_is_followed_until_it_is() {
     let mut node = Node::start();
     let host = node.root.join("disk");
@@ -136,25 +136,34 @@ async fn volumes_that_are_not_for_this_pod_are_refused() {
     let elsewhere = json!({"required": {"nodeSelectorTerms": [
         {"matchExpressions": [{"key": "disk", "operator": "In", "values": ["slow"]}]},
     ]}});
-    for (index, (spec, expected)) in [
+    let unprocessed = "Unable to attach or mount volumes: unmounted volumes=[a], unattached volumes=[], \
+                       failed to process volumes=[a]: volume \"a\": ";
+    let unmade = "MountVolume.SetUp failed for volume \"pv-1\" : ";
+    let block = json!({"hostPath": {"path": host}, "volumeMode": "Block"});
+    let unknown = json!({"iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}});
+    for (index, (spec, stage, expected)) in [
         (
             json!({"hostPath": {"path": host}, "nodeAffinity": elsewhere}),
-            "NodeAffinity check failed",
+            "MountVolume.NodeAffinity check failed for volume \"pv-1\" : ",
+            "no matching NodeSelectorTerms",
         ),
         (
-            json!({"hostPath": {"path": host}, "volumeMode": "Block"}),
+            block,
+            unprocessed,
             "volume a has volumeMode Block, but is specified in volumeMounts",
         ),
         (
             json!({"hostPath": {"path": host}, "mountOptions": ["ro"]}),
+            unmade,
             "mount options are not supported for this volume type",
         ),
+        (unknown, unprocessed, "no volume plugin matched"),
+        (json!({"local": {"path": host.join("none")}}), unmade, "cannot look at"),
         (
-            json!({"iscsi": {"targetPortal": "x", "iqn": "y", "lun": 0}}),
-            "no volume plugin matched",
+            json!({"local": {"path": host.join("../x")}}),
+            unmade,
+            "must not contain",
         ),
-        (json!({"local": {"path": host.join("none")}}), "cannot look at"),
-        (json!({"local": {"path": host.join("../x")}}), "must not contain"),
     ]
     .into_iter()
     .enumerate()
@@ -162,7 +171,27 @@ async fn volumes_that_are_not_for_this_pod_are_refused() {
         node.objects.set(volume(spec));
         let text = node.waits(&claiming(&format!("p{index}"))).await;
         assert!(text.contains(expected), "{text}");
+        let told = node.messages("FailedMount");
+        assert_eq!(told.len(), index + 1);
+        let whole = told[index].starts_with(stage) && told[index].contains(expected);
+        assert!(whole, "{}", told[index]);
     }
+    // What is to be a device has an event of its own.
+    let device = record(
+        "device",
+        json!({}),
+        json!({
+            "containers": [{"name": "app", "image": "app:1", "volumeDevices": [{"name": "a", "devicePath": "/dev/a"}]}],
+            "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}],
+        }),
+    );
+    node.objects.set(volume(
+        json!({"local": {"path": host.join("none")}, "volumeMode": "Block"}),
+    ));
+    node.waits(&device).await;
+    let told = node.messages("FailedMapVolume");
+    let expected = "MapVolume.MapPodDevice failed for volume \"pv-1\" : ";
+    assert!(told.len() == 1 && told[0].starts_with(expected), "{told:?}");
     node.objects.set(volume(
         json!({"hostPath": {"path": host}, "accessModes": ["ReadWriteOncePod"]}),
     ));

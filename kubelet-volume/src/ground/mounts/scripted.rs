@@ -1,11 +1,11 @@
 //! Mounts that are only written down, for tests of what uses [`Mounts`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{MountOptions, Mounts};
 use crate::ground::failure::at;
@@ -19,7 +19,7 @@ pub enum MountOp {
     Bind,
     /// [`Mounts::mount`].
     Mount,
-    /// [`Mounts::unmount`].
+    /// [`Mounts::unmount`], unless it is forced.
     Unmount,
     /// [`Mounts::table`] and [`Mounts::is_mount_point`].
     Table,
@@ -56,12 +56,19 @@ pub enum MountCall {
         /// Where.
         target: PathBuf,
     },
+    /// An unmount that waits for no server.
+    UnmountForced {
+        /// Where.
+        target: PathBuf,
+    },
 }
 
 /// Keeps a table of its own and touches nothing: what is "mounted" is in the table, its content is not to be seen.
 #[derive(Debug)]
 pub struct ScriptedMounts {
     state: Mutex<State>,
+    /// A forced unmount happened.
+    forced: Condvar,
 }
 
 #[derive(Debug)]
@@ -70,6 +77,8 @@ struct State {
     calls: Vec<MountCall>,
     failures: VecDeque<(MountOp, i32)>,
     last_id: u64,
+    /// The file systems whose server does not answer, by their types.
+    hanging: BTreeSet<String>,
 }
 
 impl Default for ScriptedMounts {
@@ -79,10 +88,12 @@ impl Default for ScriptedMounts {
             calls: Vec::new(),
             failures: VecDeque::new(),
             last_id: 0,
+            hanging: BTreeSet::new(),
         };
         state.add("rootfs", "root", Path::new("/"), ("rw".to_owned(), ""));
         Self {
             state: Mutex::new(state),
+            forced: Condvar::new(),
         }
     }
 }
@@ -97,6 +108,11 @@ impl ScriptedMounts {
     /// Lets the next such call fail with that number of an error; called twice, the next two.
     pub fn fail_next(&self, op: MountOp, raw_os_error: i32) {
         self.state().failures.push_back((op, raw_os_error));
+    }
+
+    /// From now on unmounts of a type of file system wait until one of them is forced.
+    pub fn hang_unmounts_of(&self, fs_type: &str) {
+        self.state().hanging.insert(fs_type.to_owned());
     }
 
     /// All calls so far, in their order.
@@ -148,6 +164,17 @@ impl State {
         });
     }
 
+    fn hangs(&self, target: &Path) -> bool {
+        let point = self.points.iter().rfind(|point| point.target == target);
+        point.is_some_and(|point| self.hanging.contains(&point.fs_type))
+    }
+
+    fn remove(&mut self, target: &Path) {
+        if let Some(index) = self.points.iter().rposition(|point| point.target == target) {
+            self.points.remove(index);
+        }
+    }
+
     fn add_bound(&mut self, source: &Path, target: &Path, options: String) {
         let holder = self.points.iter().filter(|point| source.starts_with(&point.target));
         let Some(mut point) = holder.max_by_key(|point| point.target.components().count()).cloned() else {
@@ -197,9 +224,22 @@ impl Mounts for ScriptedMounts {
             target: target.to_owned(),
         });
         state.fail(MountOp::Unmount, target)?;
-        if let Some(index) = state.points.iter().rposition(|point| point.target == target) {
-            state.points.remove(index);
-        }
+        let hangs = |state: &mut State| state.hangs(target);
+        let mut state = self
+            .forced
+            .wait_while(state, hangs)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.remove(target);
+        Ok(())
+    }
+
+    fn unmount_forced(&self, target: &Path) -> io::Result<()> {
+        let mut state = self.state();
+        state.calls.push(MountCall::UnmountForced {
+            target: target.to_owned(),
+        });
+        state.remove(target);
+        self.forced.notify_all();
         Ok(())
     }
 

@@ -59,6 +59,19 @@ impl SystemMounts {
         known || self.helpers.join(format!("mount.{fs_type}")).exists()
     }
 
+    fn unmount_with(&self, target: &Path, flags: UnmountFlags) -> io::Result<()> {
+        match unmount(target, flags) {
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+            Err(Errno::BUSY) => {
+                let error = io::Error::new(io::ErrorKind::ResourceBusy, "busy: something still uses it");
+                Err(at("cannot unmount", target, error))
+            }
+            // What is not mounted, and also what must not be.
+            Err(Errno::INVAL) if !self.table()?.is_mount_point(&resolved(target)?) => Ok(()),
+            Err(error) => Err(at("cannot unmount", target, error)),
+        }
+    }
+
     fn mount_by_program(&self, fs_type: &str, source: &str, target: &Path, options: &str) -> io::Result<()> {
         let place = target
             .to_str()
@@ -142,16 +155,11 @@ impl Mounts for SystemMounts {
     }
 
     fn unmount(&self, target: &Path) -> io::Result<()> {
-        match unmount(target, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
-            Err(Errno::BUSY) => {
-                let error = io::Error::new(io::ErrorKind::ResourceBusy, "busy: something still uses it");
-                Err(at("cannot unmount", target, error))
-            }
-            // What is not mounted, and also what must not be.
-            Err(Errno::INVAL) if !self.table()?.is_mount_point(&resolved(target)?) => Ok(()),
-            Err(error) => Err(at("cannot unmount", target, error)),
-        }
+        self.unmount_with(target, UnmountFlags::NOFOLLOW)
+    }
+
+    fn unmount_forced(&self, target: &Path) -> io::Result<()> {
+        self.unmount_with(target, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE)
     }
 
     fn make_private(&self, target: &Path) -> io::Result<()> {
