@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::crash::step;
 use super::failure::{at, refused};
+use super::mount_table::MountTable;
 use super::mounts::{Mounts, unmount_all};
 use super::removal::remove_empty;
 use super::safe_path::safe_make_dirs;
@@ -97,8 +98,9 @@ pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::R
     safe_make_dirs(root, relative, mode).map(drop)
 }
 
-/// Unmounts what is mounted at a folder and below it, deepest first. What is in use is an error.
-pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
+/// Unmounts what is mounted at a folder and below it, deepest first. What is in use is an error. Gives the table of mounts if it
+/// had to be read, and showed nothing there.
+pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<Option<MountTable>> {
     let (Some(above), Some(name)) = (dir.parent(), dir.file_name()) else {
         return Err(refused(dir, "is no folder of a volume"));
     };
@@ -106,10 +108,16 @@ pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
     // the folder's place is never mounted on.
     let real = match above.canonicalize() {
         Ok(above) => above.join(name),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(at("cannot resolve", above, error)),
     };
+    if unmount_topmost(mounts, &real)? {
+        return Ok(None);
+    }
     let table = mounts.table()?;
+    if table.at_or_below(&real).is_empty() {
+        return Ok(Some(table));
+    }
     if table.is_mount_point(&real) {
         // What the host mounts later in the folder that is bound here stays mounted in it.
         mounts.make_private(&real)?;
@@ -118,10 +126,30 @@ pub(crate) fn unmount_below(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
         mounts.unmount(&mount.target)?;
         step("a mount of a volume is gone");
     }
-    if fs::symlink_metadata(dir).is_ok_and(|found| found.is_symlink()) {
-        return Ok(());
+    if !fs::symlink_metadata(dir).is_ok_and(|found| found.is_symlink()) {
+        unmount_all(mounts, dir)?;
     }
-    unmount_all(mounts, dir)
+    Ok(None)
+}
+
+/// Unmounts what is mounted at a folder, and tells whether that was all: whether the folder is empty then. Mostly it is, and the
+/// table of mounts is not read, which is long on a node with many pods: in an empty folder nothing is mounted, and nothing is
+/// unmounted that has mounts below.
+fn unmount_topmost(mounts: &dyn Mounts, dir: &Path) -> io::Result<bool> {
+    if mounts.is_mount_point(dir)? {
+        // What the host mounts later in the folder that is bound here stays mounted in it.
+        mounts.make_private(dir)?;
+        match mounts.unmount(dir) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => return Ok(false),
+            unmounted => unmounted?,
+        }
+        step("a mount of a volume is gone");
+        if mounts.is_mount_point(dir)? {
+            return Ok(false);
+        }
+    }
+    let is_dir = fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir());
+    Ok(is_dir && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none()))
 }
 
 #[cfg(test)]

@@ -26,13 +26,23 @@ const ATTEMPTS: usize = 8;
 /// If it is no folder, or anything is mounted at it or below: then nothing is removed. Should something be mounted while
 /// it is removed, what is mounted stays whole.
 pub(crate) fn remove_tree(dir: &Path, mounts: &dyn Mounts, cancelled: &AtomicBool) -> io::Result<()> {
+    remove_tree_of(None, dir, mounts, cancelled)
+}
+
+/// The same, by a table of mounts that was read just now.
+pub(crate) fn remove_tree_of(
+    table: Option<MountTable>,
+    dir: &Path,
+    mounts: &dyn Mounts,
+    cancelled: &AtomicBool,
+) -> io::Result<()> {
     // Most are empty by now, and the kernel removes none that is a link or a mount: the table of mounts, which is long on a node
     // with many pods, is not read for them. Whatever else is in the way is told below.
     if fs::remove_dir(dir).is_ok() {
         step("an empty folder is removed");
         return Ok(());
     }
-    let Some(real) = check(dir, mounts)? else {
+    let Some(real) = check(table, dir, mounts)? else {
         return Ok(());
     };
     if mounts.is_mount_point(&real)? {
@@ -51,7 +61,7 @@ pub(crate) fn remove_tree(dir: &Path, mounts: &dyn Mounts, cancelled: &AtomicBoo
 }
 
 /// The folder with links above it resolved, and nothing mounted below; nothing if it is not there.
-fn check(dir: &Path, mounts: &dyn Mounts) -> io::Result<Option<PathBuf>> {
+fn check(table: Option<MountTable>, dir: &Path, mounts: &dyn Mounts) -> io::Result<Option<PathBuf>> {
     match fs::symlink_metadata(dir) {
         Ok(found) if found.is_dir() => {}
         Ok(_) => return Err(refused(dir, "is no folder, and is not removed")),
@@ -59,7 +69,8 @@ fn check(dir: &Path, mounts: &dyn Mounts) -> io::Result<Option<PathBuf>> {
         Err(error) => return Err(at("cannot look at", dir, error)),
     }
     let real = dir.canonicalize().map_err(|error| at("cannot resolve", dir, error))?;
-    nothing_below(&real, &mounts.table()?)?;
+    let table = table.map_or_else(|| mounts.table(), Ok)?;
+    nothing_below(&real, &table)?;
     Ok(Some(real))
 }
 

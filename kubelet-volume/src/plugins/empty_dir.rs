@@ -18,7 +18,7 @@ use crate::ground::failure::at;
 use crate::ground::folders::{make_dir, make_dir_again, make_dirs, unmount_below};
 use crate::ground::mounts::{MountOptions, Mounts};
 use crate::ground::ownership::{ChangePolicy, Group};
-use crate::ground::removal::remove_tree;
+use crate::ground::removal::{remove_tree, remove_tree_of};
 use crate::plugin::{
     Measure, Ownership, Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec,
 };
@@ -227,8 +227,8 @@ pub(super) async fn remove(cx: &TearDown<'_>, scratch: PathBuf) -> Result<(), Vo
     let (dir, mounts) = (cx.dir.to_owned(), cx.node.mounts.clone());
     cx.blocking(move |given_up| {
         // Containers may have mounted something in it that shows here too.
-        unmount_below(&*mounts, &dir)?;
-        remove_tree(&dir, &*mounts, given_up)?;
+        let table = unmount_below(&*mounts, &dir)?;
+        remove_tree_of(table, &dir, &*mounts, given_up)?;
         step("the folder of a volume is removed");
         if std::fs::symlink_metadata(&scratch).is_ok_and(|found| found.is_dir()) {
             // Mostly all that is in it. What cannot be removed now is told of next.

@@ -58,7 +58,7 @@ impl VolumePlugin for Nfs {
             let mounted = mounts.mount("nfs", &export, &dir, &options, "");
             if mounted.is_err() {
                 // What is there after all is undone, so that the next try begins anew.
-                let undone = unmount_below(&*mounts, &dir).and_then(|()| remove_empty(&dir));
+                let undone = unmount_below(&*mounts, &dir).and_then(|_| remove_empty(&dir));
                 if let Err(error) = undone {
                     tracing::debug!(
                         error = &error as &dyn std::error::Error,

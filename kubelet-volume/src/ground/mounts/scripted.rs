@@ -6,10 +6,14 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::{MountOptions, Mounts};
 use crate::ground::failure::at;
 use crate::ground::mount_table::{MountPoint, MountTable};
+
+/// How long an unmount hangs that nobody forces: a test that fails is to come to an end.
+const HANGS_FOR: Duration = Duration::from_secs(60);
 
 /// Which of the calls of [`Mounts`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +114,7 @@ impl ScriptedMounts {
         self.state().failures.push_back((op, raw_os_error));
     }
 
-    /// From now on unmounts of a type of file system wait until one of them is forced.
+    /// From now on unmounts of a type of file system wait until one of them is forced, a minute of real time at most.
     pub fn hang_unmounts_of(&self, fs_type: &str) {
         self.state().hanging.insert(fs_type.to_owned());
     }
@@ -224,11 +228,17 @@ impl Mounts for ScriptedMounts {
             target: target.to_owned(),
         });
         state.fail(MountOp::Unmount, target)?;
+        let is_below = |point: &MountPoint| point.target != target && point.target.starts_with(target);
+        if state.points.iter().any(is_below) {
+            let error = io::Error::new(io::ErrorKind::ResourceBusy, "busy: something is mounted below");
+            return Err(at("cannot unmount", target, error));
+        }
         let hangs = |state: &mut State| state.hangs(target);
-        let mut state = self
-            .forced
-            .wait_while(state, hangs)
-            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self.forced.wait_timeout_while(state, HANGS_FOR, hangs);
+        let (mut state, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+        if outcome.timed_out() {
+            return Err(at("cannot unmount", target, io::Error::from(io::ErrorKind::TimedOut)));
+        }
         state.remove(target);
         Ok(())
     }
