@@ -41,7 +41,8 @@ pub struct VolumeSettings {
     pub measure_every: Duration,
     /// The pause after a volume could not be made, and the longest that it grows to. 500 ms, 122 s.
     pub backoff: (Duration, Duration),
-    /// How long a volume may take to be made, or to be gone, until that has failed and is tried again. 123 s.
+    /// How long a volume may take. After that, one that is being made is told of, and one that is brought up to date, or is to be
+    /// gone, has failed and is tried again. 123 s.
     pub patience: Duration,
 }
 

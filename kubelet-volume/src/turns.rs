@@ -15,6 +15,8 @@ pub(crate) enum About {
     Mount(PathBuf),
     /// What several volumes may be made of, such as a disk.
     Source(PathBuf),
+    /// What the volumes of a pod use.
+    Usage(PodUid),
 }
 
 impl About {

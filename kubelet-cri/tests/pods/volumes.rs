@@ -1,5 +1,6 @@
 //! Volumes, seen from inside of containers.
 
+mod cluster;
 mod disks;
 
 use std::fs;

@@ -78,7 +78,13 @@ pub(crate) fn any_pod(pods_dir: &Path, but: Option<&str>, has: impl Fn(&Path) ->
     };
     for pod in pods {
         let pod = pod.map_err(fail)?;
-        if but.is_none_or(|uid| pod.file_name() != *uid) && has(&pod.path())? {
+        // A stray file, or a link, is no pod's.
+        let is_dir = match pod.file_type() {
+            Ok(kind) => kind.is_dir(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(fail(error)),
+        };
+        if is_dir && but.is_none_or(|uid| pod.file_name() != *uid) && has(&pod.path())? {
             return Ok(true);
         }
     }
@@ -96,6 +102,19 @@ pub(crate) fn is_there(path: &Path) -> bool {
 /// Makes folders in a volume, never out of it.
 pub(crate) fn make_dirs_within(root: &Path, relative: &Path, mode: u32) -> io::Result<()> {
     safe_make_dirs(root, relative, mode).map(drop)
+}
+
+/// Removes folders in which there is nothing but such folders; whatever else there is stays, and so does what is mounted.
+pub(crate) fn remove_hollow(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
+    if !fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir()) || mounts.is_mount_point(dir)? {
+        return Ok(());
+    }
+    for inner in fs::read_dir(dir).into_iter().flatten().flatten() {
+        remove_hollow(mounts, &inner.path())?;
+    }
+    // What is in it keeps it.
+    let _ = fs::remove_dir(dir);
+    Ok(())
 }
 
 /// Unmounts what is mounted at a folder and below it, deepest first. What is in use is an error. Gives the table of mounts if it

@@ -11,7 +11,7 @@ use kubelet_core::{Freshness, Object, ObjectKey, ObjectKind, PodRecord, error_ch
 
 use super::unmount::{names_in, on_disk};
 use super::{Shared, paths};
-use crate::ground::folders::{any_pod, is_there};
+use crate::ground::folders::any_pod;
 use crate::plugin::{PluginNode, VolumeFault, VolumeMode, VolumeSpec};
 use crate::seen::Reads;
 
@@ -256,9 +256,11 @@ pub(super) fn check_affinity(node: &PluginNode, resolved: &Resolved) -> Result<(
 fn has_volume(pod_dir: &Path, name: &str) -> io::Result<bool> {
     for mode in [VolumeMode::Filesystem, VolumeMode::Block] {
         let of_mode = pod_dir.join(paths::folder(mode));
-        let plugins = names_in(&of_mode)?;
-        if plugins.iter().any(|plugin| is_there(&of_mode.join(plugin).join(name))) {
-            return Ok(true);
+        for plugin in names_in(&of_mode)? {
+            // By its name alone: what is mounted there may not answer.
+            if names_in(&of_mode.join(plugin))?.iter().any(|there| there == name) {
+                return Ok(true);
+            }
         }
     }
     Ok(false)

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use kubelet_core::k8s_openapi::api::core::v1::Volume;
@@ -39,6 +41,7 @@ impl Drop for Unsaid<'_> {
             && let Some(state) = pod.volumes.get_mut(self.name)
         {
             state.is_stale = true;
+            state.told = None;
             forget_fingerprint(state);
         }
     }
@@ -162,8 +165,8 @@ impl Shared {
             return outcome;
         }
         let reads = Reads::default();
-        // Said before it is read: what changes from then on counts.
-        self.pods.change(uid, name, |state| state.is_stale = false);
+        // Said before anything is read.
+        self.pods.change(uid, name, VolumeState::begin);
         let mut unsaid = Unsaid {
             shared: self,
             uid,
@@ -213,7 +216,7 @@ impl Shared {
         };
         self.pods.change(uid, name, |state| {
             state.failed.clone_from(&failed);
-            state.objects.clone_from(&objects);
+            state.made_from(&objects);
             match made {
                 Ok(made) => {
                     state.made = Some(made);
@@ -225,6 +228,10 @@ impl Shared {
                 }
             }
             outcome.is_there = state.made.is_some() && !state.is_going;
+            if state.is_stale {
+                let pause = failed.as_ref().map_or(Duration::ZERO, |_| self.settings.backoff.0);
+                outcome.again_at = Some(Instant::now() + pause);
+            }
         });
         unsaid.is_said = true;
         // Last: who is told of a change finds what it changes.
@@ -278,7 +285,7 @@ impl Shared {
                 fault,
                 there: None,
                 stage,
-                name,
+                name: name.clone(),
             }
         };
         let node = self.node().map_err(|error| VolumeFault::new(error.to_string()));
@@ -288,10 +295,22 @@ impl Shared {
         check_affinity(node, &task.resolved).map_err(failed(Stage::NodeAffinity, &task.inner))?;
         let failed = failed(Stage::SetUp(task.mode), &task.inner);
         let limit = self.settings.patience;
-        match tokio::time::timeout(limit, self.make((node, pod, volume), &task, (known, reads), stop)).await {
-            Ok(made) => made.map_err(|(fault, there)| Failed { there, ..failed(fault) }),
-            Err(_) => Err(failed(VolumeFault::new(format!("not done within {limit:?}")))),
-        }
+        let mut made = pin!(self.make((node, pod, volume), &task, (known, reads), stop));
+        let made = match tokio::time::timeout(limit, &mut made).await {
+            Ok(made) => made,
+            // Containers go on with what is there.
+            Err(_) if known.made.is_some() => {
+                return Err(failed(VolumeFault::new(format!("not done within {limit:?}"))));
+            }
+            // To give many files to a group may take long. It goes on, and whoever wonders is told.
+            Err(_) => {
+                let fault = VolumeFault::new(format!("not done within {limit:?}, and goes on"));
+                let late = failed(fault);
+                self.tell(pod, &late, &error_chain(&late.fault));
+                made.await
+            }
+        };
+        made.map_err(|(fault, there)| Failed { there, ..failed(fault) })
     }
 
     /// Finds out what a volume is to become.
@@ -346,7 +365,16 @@ impl Shared {
         let pod_dir = node.pod_dir(pod.uid());
         let dir = paths::volume(&pod_dir, mode, plugin.name(), inner);
         let scratch = paths::scratch(&pod_dir, plugin.name(), inner);
-        let turn = self.turns.take(&About::volume(pod.uid(), inner)).await;
+        // It may be a thread's that hangs, and that nobody waits for any more.
+        let (limit, about) = (self.settings.patience, About::volume(pod.uid(), inner));
+        let late = |_| {
+            bare(VolumeFault::new(format!(
+                "what was begun before is not done within {limit:?}"
+            )))
+        };
+        let turn = tokio::time::timeout(limit, self.turns.take(&about))
+            .await
+            .map_err(late)?;
         let cx = SetUp {
             node,
             pod,

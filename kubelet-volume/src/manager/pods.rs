@@ -60,6 +60,38 @@ pub(super) struct VolumeState {
     pub(super) is_stale: bool,
     /// The objects that it was made from, as they were then.
     pub(super) objects: BTreeMap<ObjectKey, Seen>,
+    /// What was told of them since it is being made: an object that changes there and back is not what it is made from.
+    pub(super) told: Option<BTreeMap<ObjectKey, Seen>>,
+}
+
+impl VolumeState {
+    /// It is about to be made: what changes from now on counts.
+    pub(super) fn begin(&mut self) {
+        self.is_stale = false;
+        self.told = Some(BTreeMap::new());
+    }
+
+    /// It was made from these objects.
+    pub(super) fn made_from(&mut self, objects: &BTreeMap<ObjectKey, Seen>) {
+        self.objects.clone_from(objects);
+        let told = self.told.take().unwrap_or_default();
+        self.is_stale = told
+            .iter()
+            .any(|(key, last)| objects.get(key).is_some_and(|from| !from.is_same(last)));
+    }
+
+    /// A state of an object was told. Says whether it is another one than the volume is made of.
+    pub(super) fn is_told(&mut self, key: &ObjectKey, seen: &Seen) -> bool {
+        let Some(from) = self.objects.get(key) else {
+            return false;
+        };
+        if let Some(told) = &mut self.told {
+            told.insert(key.clone(), seen.clone());
+        }
+        let is_other = !from.is_same(seen);
+        self.is_stale |= is_other;
+        is_other
+    }
 }
 
 #[derive(Debug, Default)]
@@ -135,5 +167,42 @@ impl Pods {
                 of
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kubelet_core::{ObjectKey, ObjectKind};
+
+    use super::VolumeState;
+    use crate::seen::Seen;
+
+    #[test]
+    fn what_was_told_last_while_a_volume_was_made_counts() {
+        let key = ObjectKey::new(ObjectKind::ConfigMap, "default", "settings");
+        let state = |version: &str| Seen::Version(version.to_owned());
+        let from = |version: &str| BTreeMap::from([(key.clone(), state(version))]);
+        for (told, made_from, is_stale) in [
+            (&[][..], "b", false),
+            (&["b"], "b", false),
+            // There and back: the same as before, and not what it was made from.
+            (&["a"], "b", true),
+            (&["b", "a"], "b", true),
+            (&["b", "c"], "b", true),
+            (&["b", "c"], "c", false),
+        ] {
+            let mut volume = VolumeState::default();
+            volume.made_from(&from("a"));
+            assert!(volume.is_told(&key, &state("b")));
+            volume.begin();
+            for version in told {
+                volume.is_told(&key, &state(version));
+            }
+            volume.made_from(&from(made_from));
+            assert_eq!(volume.is_stale, is_stale, "{told:?} {made_from}");
+            assert!(volume.is_told(&key, &state("z")) && volume.is_stale);
+        }
     }
 }

@@ -59,6 +59,9 @@ impl Shared {
     /// Has all gone that is found on disk.
     async fn clear_up(&self, node: &PluginNode, uid: &PodUid) -> Result<(), VolumeFault> {
         let pod_dir = node.pod_dir(uid);
+        let (at, mounts) = (pod_dir.clone(), node.mounts.clone());
+        self.within_limit(on_disk(move || unmount_around(&*mounts, &at)))
+            .await?;
         let at = pod_dir.clone();
         let left = on_disk(move || Leftovers::find(&at)).await?;
         let parts = left.parts.iter();
@@ -163,6 +166,34 @@ impl Leftovers {
     }
 }
 
+/// The folders around volumes: those for all of a pod's, and in them those of each plugin.
+fn around(pod_dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    for name in [
+        paths::folder(VolumeMode::Filesystem),
+        paths::folder(VolumeMode::Block),
+        "plugins",
+    ] {
+        let dir = pod_dir.join(name);
+        all.extend(names_in(&dir)?.into_iter().map(|folder| dir.join(folder)));
+        all.push(dir);
+    }
+    Ok(all)
+}
+
+/// Unmounts what is mounted at the folders around volumes: what is in that is none of the pod's.
+fn unmount_around(mounts: &dyn Mounts, pod_dir: &Path) -> io::Result<()> {
+    // Once more after the outer ones: others may come to light.
+    for _ in 0..2 {
+        for dir in around(pod_dir)? {
+            if mounts.is_mount_point(&dir)? {
+                unmount_below(mounts, &dir)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The volumes of which something is kept beside.
 fn scratch(pod_dir: &Path) -> io::Result<Vec<Left>> {
     let plugins = pod_dir.join("plugins");
@@ -215,15 +246,5 @@ fn foreign_gone(mounts: &dyn Mounts, dir: &Path, scratch: &Path) -> io::Result<(
 
 /// Removes the folders around volumes, which are empty now.
 fn remove_folders(pod_dir: &Path) -> io::Result<()> {
-    let mut around: Vec<PathBuf> = Vec::new();
-    for name in [
-        paths::folder(VolumeMode::Filesystem),
-        paths::folder(VolumeMode::Block),
-        "plugins",
-    ] {
-        let dir = pod_dir.join(name);
-        around.extend(names_in(&dir)?.into_iter().map(|folder| dir.join(folder)));
-        around.push(dir);
-    }
-    around.iter().try_for_each(|dir| remove_emptied(dir))
+    around(pod_dir)?.iter().try_for_each(|dir| remove_emptied(dir))
 }

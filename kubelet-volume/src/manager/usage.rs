@@ -11,6 +11,7 @@ use super::Shared;
 use super::pods::Made;
 use crate::ground::usage::{device_bytes, fs_info, usage};
 use crate::plugin::{Measure, VolumeMode};
+use crate::turns::About;
 
 /// A large tree is looked through in pieces, with pauses between them.
 const PAUSE_AFTER: u64 = 10_000;
@@ -42,6 +43,10 @@ impl Shared {
     }
 
     async fn measure_pod(&self, uid: &PodUid, stop: &CancellationToken) {
+        // One that does not answer keeps its thread, and gets no other.
+        let Some(turn) = self.turns.try_take(&About::Usage(uid.clone())) else {
+            return;
+        };
         let volumes: Vec<(String, Made)> = {
             let pods = self.pods.lock();
             let known = pods.get(uid).into_iter().flat_map(|pod| &pod.volumes);
@@ -54,7 +59,9 @@ impl Shared {
         let flag = given_up.clone();
         let measured = tokio::task::spawn_blocking(move || {
             let known = volumes.iter().map(|(name, made)| measure_one(name, made, &flag));
-            known.collect::<Vec<_>>()
+            let all = known.collect::<Vec<_>>();
+            drop(turn);
+            all
         });
         let measured = tokio::select! {
             biased;

@@ -135,9 +135,7 @@ impl Shared {
             let mut is_of_use = false;
             if let Some(pod) = self.pods.lock().get_mut(&uid) {
                 for volume in pod.volumes.values_mut() {
-                    let is_other = volume.objects.get(key).is_some_and(|before| !before.is_same(seen));
-                    volume.is_stale |= is_other;
-                    is_of_use |= is_other;
+                    is_of_use |= volume.is_told(key, seen);
                 }
             }
             if is_of_use {

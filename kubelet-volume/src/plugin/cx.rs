@@ -137,11 +137,9 @@ impl SetUp<'_> {
             ""
         };
         let key = ObjectKey::new(kind, namespace, name);
-        // What a pod is started with is never older than the pod; later on what is at hand is newer.
-        let want = match self.pod.created_at() {
-            Some(created) if !self.is_repeated => Freshness::NotOlderThan(created),
-            _ => Freshness::Cached,
-        };
+        // Never older than the pod. Later on too: what is at hand, and what a watch tells of it, may lag behind what the first set-up
+        // had to ask for.
+        let want = self.pod.created_at().map_or(Freshness::Cached, Freshness::NotOlderThan);
         self.node.read(key, want, self.reads).await
     }
 

@@ -2,12 +2,13 @@
 //!
 //! Source: kubelet 1.36, `secret/secret.go`, `configmap/configmap.go`, `projected/projected.go`.
 
+use std::collections::BTreeSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, Permissions};
 use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, SystemTime};
 
@@ -17,7 +18,7 @@ use super::{empty_dir, memory, nested};
 use crate::ground::atomic_writer::{self, FileProjection, Payload};
 use crate::ground::crash::step;
 use crate::ground::failure::at;
-use crate::ground::folders::make_dirs_within;
+use crate::ground::folders::{make_dirs_within, remove_hollow};
 use crate::ground::mounts::Mounts;
 use crate::ground::ownership::{self, ChangePolicy, Group};
 use crate::plugin::{Measure, Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault};
@@ -194,6 +195,7 @@ impl Work {
             make_dirs_within(&self.dir, point, 0o755)?;
             step("a folder for another mount is made");
         }
+        self.make_way(mounts)?;
         let group = self.group;
         let dir = self.dir.clone();
         atomic_writer::write(&self.dir, &self.payload, self.now, mounts, move |_| match group {
@@ -208,6 +210,20 @@ impl Work {
             }
             None => Ok(()),
         })?;
+        Ok(())
+    }
+
+    /// Removes the folders that are in the way of files: a container that mounts a file by its sub path and starts while that is not
+    /// there is given a folder in its place, which would keep the file from ever being seen.
+    fn make_way(&self, mounts: &dyn Mounts) -> io::Result<()> {
+        let first = |path: &str| Path::new(path).iter().next().map(Path::new).map(Path::to_owned);
+        let names: BTreeSet<PathBuf> = self.payload.keys().filter_map(|path| first(path)).collect();
+        for name in names {
+            let is_plain = matches!(name.components().next(), Some(Component::Normal(_)));
+            if is_plain && !self.nested.iter().any(|point| point.starts_with(&name)) {
+                remove_hollow(mounts, &self.dir.join(name))?;
+            }
+        }
         Ok(())
     }
 }

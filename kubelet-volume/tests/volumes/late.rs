@@ -3,12 +3,13 @@
 use std::fs;
 use std::io;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use kubelet_core::{CancellationToken, PodRecord, VolumeManager, async_trait, error_chain};
-use kubelet_volume::{Placed, PluginFeatures, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
+use kubelet_core::{CancellationToken, PodRecord, VolumeError, VolumeManager, async_trait, error_chain};
+use kubelet_volume::{Placed, PluginFeatures, Refresh, SetUp, TearDown, VolumeFault, VolumePlugin, VolumeSpec};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -23,9 +24,9 @@ fn iscsi_and_scratch() -> std::sync::Arc<PodRecord> {
     pod("a", &[iscsi, json!({"emptyDir": {}})])
 }
 
-/// Never comes to an end.
+/// Comes to an end so many times.
 #[derive(Debug)]
-struct Hanging;
+struct Hanging(AtomicU32);
 
 #[async_trait]
 impl VolumePlugin for Hanging {
@@ -41,7 +42,13 @@ impl VolumePlugin for Hanging {
     async fn set_up(&self, cx: &SetUp<'_>) -> Result<Placed, VolumeFault> {
         let dir = cx.dir.to_owned();
         cx.blocking(move |_| fs::create_dir_all(dir)).await?;
-        std::future::pending().await
+        if self.0.load(Ordering::Relaxed) == 0 {
+            std::future::pending::<()>().await;
+        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut placed = Placed::at(cx.dir);
+        placed.refresh = Refresh::Pod;
+        Ok(placed)
     }
     async fn tear_down(&self, _cx: &TearDown<'_>) -> Result<(), VolumeFault> {
         std::future::pending().await
@@ -49,18 +56,22 @@ impl VolumePlugin for Hanging {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_volume_that_hangs_is_told_of_and_holds_no_other_up() {
-    let node = Node::start_also_with(Hanging);
+async fn a_volume_that_hangs_is_told_of_and_the_others_are_made_and_gone() {
+    let node = Node::start_also_with(Hanging(AtomicU32::new(0)));
     let pod = iscsi_and_scratch();
+    let stop = CancellationToken::new();
     let began = Instant::now();
-    let text = node.waits(&pod).await;
-    assert_eq!(began.elapsed(), Duration::from_secs(123));
-    let expected = r#"unmounted volumes=[a], unattached volumes=[], failed to process volumes=[]: volume "a": not done within 123s"#;
-    assert_eq!(text, expected);
-    let told = r#"MountVolume.SetUp failed for volume "a" : not done within 123s"#;
-    assert_eq!(node.messages("FailedMount"), [told]);
     let scratch = node.pod_dir("uid-of-a").join("volumes/kubernetes.io~empty-dir/b");
-    assert!(scratch.exists());
+    let asked = async {
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert!(scratch.exists());
+        stop.cancel();
+    };
+    let (mounted, ()) = tokio::join!(node.volumes.mount(&pod, &stop), asked);
+    assert!(matches!(mounted, Err(VolumeError::Stopped)), "{mounted:?}");
+    assert_eq!(began.elapsed(), Duration::from_secs(600));
+    let told = r#"MountVolume.SetUp failed for volume "a" : not done within 123s, and goes on"#;
+    assert_eq!(node.messages("FailedMount"), [told]);
 
     let began = Instant::now();
     let gone = node.volumes.unmount(pod.uid(), &CancellationToken::new()).await;
@@ -68,6 +79,19 @@ async fn a_volume_that_hangs_is_told_of_and_holds_no_other_up() {
     assert!(text.ends_with(": not done within 123s"), "{text}");
     assert_eq!(began.elapsed(), Duration::from_secs(123));
     assert!(!scratch.exists(), "the other one is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_hangs_when_it_is_brought_up_to_date_holds_no_container_up() {
+    let node = Node::start_also_with(Hanging(AtomicU32::new(1)));
+    let pod = iscsi_and_scratch();
+    node.ready(&pod).await;
+    let began = Instant::now();
+    let ready = node.ready(&pod).await;
+    assert_eq!(began.elapsed(), Duration::from_secs(123));
+    assert_eq!(ready.again_at, Some(Instant::now() + Duration::from_millis(500)));
+    let told = r#"MountVolume.SetUp failed for volume "a" : not done within 123s"#;
+    assert_eq!(node.messages("FailedMount"), [told]);
 }
 
 /// Makes its folder when a test says so.
