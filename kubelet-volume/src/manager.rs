@@ -7,6 +7,7 @@ mod kill_tests;
 mod mount;
 pub(crate) mod paths;
 mod pods;
+mod set_up;
 #[cfg(test)]
 mod tests;
 mod unmount;
