@@ -342,6 +342,9 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         }
         self.cluster.lock().handle = None;
         self.folder.sender = None;
+        if let Some(volumes) = &self.volumes {
+            self.checker.may_be_untold(volumes.take_leaving());
+        }
     }
 
     /// The API server says what became of one pod.

@@ -16,6 +16,7 @@ use super::checker::Instance;
 use super::checker::resizes::{granted, milli, pending};
 use super::cluster::API;
 use super::rig::{NODE_CPU, Rig};
+use super::volumes::Curse;
 use super::workload::REJECT;
 use super::{Invariant, workload};
 use crate::fake::Op;
@@ -352,6 +353,7 @@ enum Excuse {
 fn may_end(pod: &PodRecord) -> bool {
     let labels = pod.metadata().labels.as_ref();
     let rejected = labels.is_some_and(|labels| labels.contains_key(REJECT));
+    let rejected = rejected || Curse::of(pod) == Some(Curse::MountRejects);
     let never = pod.facts().restart_policy == RestartPolicy::Never;
     let by_policy = ContainerView::regular(pod.spec())
         .all(|view| RestartPolicy::of_container(&view, pod.facts().restart_policy) != RestartPolicy::Always);

@@ -23,6 +23,7 @@ enum Trouble {
     MountsFail,
     UnmountsFail,
     PlacesFail,
+    WorkFails,
     LookAgain,
 }
 
@@ -36,6 +37,7 @@ fn name_of(trouble: Trouble) -> &'static str {
         Trouble::MountsFail => "MountsFail",
         Trouble::UnmountsFail => "UnmountsFail",
         Trouble::PlacesFail => "PlacesFail",
+        Trouble::WorkFails => "VolumeWorkFails",
         Trouble::LookAgain => "LookAtVolumesAgain",
     }
 }
@@ -89,6 +91,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             (4, Trouble::MountsFail),
             (4, Trouble::UnmountsFail),
             (2, Trouble::PlacesFail),
+            (1, Trouble::WorkFails),
             (4, Trouble::LookAgain),
         ];
         let trouble = volumes.dice.weighted(&choices, Trouble::LetGo);
@@ -116,6 +119,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             Trouble::MountsFail => volumes.fake.fail(VolumeOp::Mount, number(&volumes, 1, 8)),
             Trouble::UnmountsFail => volumes.fake.fail(VolumeOp::Unmount, number(&volumes, 1, 4)),
             Trouble::PlacesFail => volumes.fake.fail(VolumeOp::Container, number(&volumes, 1, 3)),
+            // The next life's, or that of the next attempt.
+            Trouble::WorkFails => volumes.fake.fail(VolumeOp::Run, number(&volumes, 1, 3)),
             Trouble::LookAgain => {
                 if let Some(pod) = self.some_furnished(&volumes) {
                     let at = Instant::now() + volumes.dice.millis(0, 90_000);
@@ -148,8 +153,11 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
     /// Whether a pod cannot be as it is wished for, for its volumes.
     pub(super) fn is_cursed(&self, pod: &PodRecord) -> bool {
         let curse = Curse::of(pod);
-        // A mount that fails keeps no pod from going.
-        curse.is_some_and(|curse| curse.is_of_unmount() || !pod.is_deleted())
+        match curse {
+            None | Some(Curse::MountRejects) => false,
+            // A mount that fails keeps no pod from going.
+            Some(curse) => curse.is_of_unmount() || !pod.is_deleted(),
+        }
     }
 
     /// Whether a pod that is not wished for any more cannot go, for its volumes.

@@ -3,7 +3,7 @@
 //! A share of the seeds has them. All chance of them is drawn from dice of their own: a seed without volumes takes the same course
 //! as before there were any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kubelet_core::env::Env;
@@ -15,6 +15,7 @@ use kubelet_core::{
     VolumeError, VolumeManager, VolumeUsage, async_trait,
 };
 
+use super::cluster::REJECTION;
 use super::dice::Dice;
 use crate::fake::FakeRuntime;
 use crate::fake::journal::{Happened, VolumeChange};
@@ -33,15 +34,17 @@ pub(crate) enum Curse {
     MountWaits,
     MountFails,
     MountHangs,
+    MountRejects,
     UnmountFails,
     UnmountHangs,
 }
 
 impl Curse {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::MountWaits,
         Self::MountFails,
         Self::MountHangs,
+        Self::MountRejects,
         Self::UnmountFails,
         Self::UnmountHangs,
     ];
@@ -51,6 +54,7 @@ impl Curse {
             Self::MountWaits => "mount-waits",
             Self::MountFails => "mount-fails",
             Self::MountHangs => "mount-hangs",
+            Self::MountRejects => "mount-rejects",
             Self::UnmountFails => "unmount-fails",
             Self::UnmountHangs => "unmount-hangs",
         }
@@ -72,6 +76,8 @@ struct State {
     /// Drawn from by calls.
     dice: Dice,
     curses: BTreeMap<PodUid, Curse>,
+    /// The pods whose volumes were to go in this life of the agent, and may not have gone.
+    leaving: BTreeSet<PodUid>,
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -94,6 +100,7 @@ impl Volumes {
         let state = State {
             dice: Dice::new(dice.next()),
             curses: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             counts: BTreeMap::new(),
         };
         dice.chance(SHARE).then(|| Self {
@@ -159,7 +166,7 @@ impl Volumes {
         spec.volumes = Some(volumes);
         if dice.chance(8) {
             // Who waits for a static pod's name waits until nothing is left of it.
-            let curses = if is_static { &Curse::ALL[..3] } else { &Curse::ALL[..] };
+            let curses = if is_static { &Curse::ALL[..4] } else { &Curse::ALL[..] };
             if let Some(curse) = dice.pick(curses) {
                 let labels = pod.metadata.labels.get_or_insert_default();
                 labels.insert(CURSE.to_owned(), curse.word().to_owned());
@@ -175,12 +182,25 @@ impl Volumes {
         self.lock().curses.get(uid).copied()
     }
 
+    /// The pods whose volumes did not go although this life of the agent tried.
+    pub(crate) fn take_leaving(&self) -> BTreeSet<PodUid> {
+        std::mem::take(&mut self.lock().leaving)
+    }
+
     pub(crate) fn take_counts(&self) -> BTreeMap<&'static str, u64> {
         std::mem::take(&mut self.lock().counts)
     }
 
     pub(crate) fn note(&self, pod: &PodUid, change: VolumeChange) {
-        *self.lock().counts.entry(change.name()).or_default() += 1;
+        {
+            let mut state = self.lock();
+            *state.counts.entry(change.name()).or_default() += 1;
+            match change {
+                VolumeChange::Unmounting => drop(state.leaving.insert(pod.clone())),
+                VolumeChange::Unmounted | VolumeChange::Lost => drop(state.leaving.remove(pod)),
+                _ => {}
+            }
+        }
         let pod = pod.clone();
         self.runtime.note(Happened::Volumes { pod, change });
     }
@@ -225,6 +245,14 @@ impl Volumes {
             Some(Curse::MountHangs) => {
                 stop.cancelled().await;
                 return Err(VolumeError::Stopped);
+            }
+            Some(Curse::MountRejects) => {
+                // Some may be there nevertheless.
+                self.fake.mount(pod, stop).await?;
+                return Err(VolumeError::RejectPod {
+                    reason: REJECTION,
+                    message: "these volumes will never be".to_owned(),
+                });
             }
             _ => {}
         }
