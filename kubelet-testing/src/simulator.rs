@@ -92,6 +92,8 @@ pub struct SimulationSettings {
     pub least_time: Duration,
     /// How long all may take to settle once faults have stopped. 20 min: the longest crash back-off takes five.
     pub settle_within: Duration,
+    /// In how many of a hundred seeds pods have volumes. 40.
+    pub volume_share: u64,
     /// Whether an hour follows in which nothing is to happen.
     pub idle_hour: bool,
     /// How many lines of the trace are kept, the newest; its hash is of all.
@@ -105,6 +107,7 @@ impl Default for SimulationSettings {
             steps: 200,
             least_time: Duration::from_secs(30 * 60),
             settle_within: Duration::from_secs(20 * 60),
+            volume_share: 40,
             idle_hour: false,
             trace_lines: 400,
         }

@@ -90,7 +90,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             fake.set_latency(Op::RunSandbox, Duration::from_millis(200));
             fake.set_latency(Op::Pull, Duration::from_millis(700));
         }
-        let volumes = Volumes::of_seed(seed, &fake);
+        let volumes = Volumes::of_seed(seed, settings.volume_share, &fake);
         Self {
             trace: Trace::new(settings.trace_lines),
             began: Instant::now(),
@@ -321,7 +321,10 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             .settings(settings)
             .on_stop(on_stop);
         let kubelet = match &mut self.volumes {
-            Some(volumes) => kubelet.volumes(wrap_volumes(volumes.begin_life())),
+            Some(volumes) => {
+                self.checker.may_be_untold(volumes.without_traces());
+                kubelet.volumes(wrap_volumes(volumes.begin_life()))
+            }
             None => kubelet,
         };
         let kubelet = kubelet.build();
@@ -342,9 +345,6 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         }
         self.cluster.lock().handle = None;
         self.folder.sender = None;
-        if let Some(volumes) = &self.volumes {
-            self.checker.may_be_untold(volumes.take_leaving());
-        }
     }
 
     /// The API server says what became of one pod.

@@ -270,9 +270,6 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 self.pass(self.dice.millis(1, 2_000)).await;
                 self.kill_agent().await;
                 self.checker.disk_was_lost();
-                if let Some(volumes) = &self.volumes {
-                    self.checker.may_be_untold(volumes.fake.pods());
-                }
             }
             A::StopAgent => self.stop_agent().await,
             A::StartAgent => self.start_agent().await,

@@ -23,8 +23,6 @@ use crate::volumes::FakeVolumes;
 
 /// Makes the dice of volumes differ from all others of a seed.
 const SALT: u64 = 0x766f_6c75_6d65_7321;
-/// How many seeds in a hundred have volumes.
-const SHARE: u64 = 40;
 /// Says what is wrong with a pod's volumes, for ever.
 pub(crate) const CURSE: &str = "simulator/volumes";
 
@@ -76,8 +74,6 @@ struct State {
     /// Drawn from by calls.
     dice: Dice,
     curses: BTreeMap<PodUid, Curse>,
-    /// The pods whose volumes were to go in this life of the agent, and may not have gone.
-    leaving: BTreeSet<PodUid>,
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -94,16 +90,15 @@ pub(crate) struct Volumes {
 }
 
 impl Volumes {
-    /// Those of a seed, if it has any.
-    pub(crate) fn of_seed(seed: u64, runtime: &FakeRuntime) -> Option<Self> {
+    /// Those of a seed, if it is one of so many in a hundred that have any.
+    pub(crate) fn of_seed(seed: u64, share: u64, runtime: &FakeRuntime) -> Option<Self> {
         let dice = Dice::new(seed ^ SALT);
         let state = State {
             dice: Dice::new(dice.next()),
             curses: BTreeMap::new(),
-            leaving: BTreeSet::new(),
             counts: BTreeMap::new(),
         };
-        dice.chance(SHARE).then(|| Self {
+        dice.chance(share).then(|| Self {
             fake: FakeVolumes::new(),
             dice: Arc::new(dice),
             runtime: runtime.clone(),
@@ -182,9 +177,12 @@ impl Volumes {
         self.lock().curses.get(uid).copied()
     }
 
-    /// The pods whose volumes did not go although this life of the agent tried.
-    pub(crate) fn take_leaving(&self) -> BTreeSet<PodUid> {
-        std::mem::take(&mut self.lock().leaving)
+    /// The pods that have volumes, and nothing in the runtime that tells of them.
+    pub(crate) fn without_traces(&self) -> Vec<PodUid> {
+        let sandboxes = self.runtime.sandboxes().into_iter();
+        let seen: BTreeSet<PodUid> = sandboxes.map(|sandbox| sandbox.pod_uid).collect();
+        let pods = self.fake.pods().into_iter();
+        pods.filter(|uid| !seen.contains(uid)).collect()
     }
 
     pub(crate) fn take_counts(&self) -> BTreeMap<&'static str, u64> {
@@ -192,15 +190,7 @@ impl Volumes {
     }
 
     pub(crate) fn note(&self, pod: &PodUid, change: VolumeChange) {
-        {
-            let mut state = self.lock();
-            *state.counts.entry(change.name()).or_default() += 1;
-            match change {
-                VolumeChange::Unmounting => drop(state.leaving.insert(pod.clone())),
-                VolumeChange::Unmounted | VolumeChange::Lost => drop(state.leaving.remove(pod)),
-                _ => {}
-            }
-        }
+        *self.lock().counts.entry(change.name()).or_default() += 1;
         let pod = pod.clone();
         self.runtime.note(Happened::Volumes { pod, change });
     }

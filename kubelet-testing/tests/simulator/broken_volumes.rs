@@ -10,10 +10,10 @@ use kubelet_core::{
 };
 use kubelet_pleg::GenericPleg;
 use kubelet_testing::{Invariant, Simulation, SimulationSettings};
-use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
 
 /// How many seeds may pass before a broken engine is caught.
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 12;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -33,7 +33,7 @@ enum Fault {
 struct Broken {
     inner: Arc<dyn VolumeManager>,
     fault: Fault,
-    turn: Mutex<()>,
+    turn: Semaphore,
 }
 
 fn without_last(pod: &PodRecord) -> Arc<PodRecord> {
@@ -72,7 +72,7 @@ impl VolumeManager for Broken {
                 let turn = tokio::select! {
                     biased;
                     () = stop.cancelled() => return Err(VolumeError::Stopped),
-                    turn = self.turn.lock() => turn,
+                    turn = self.turn.acquire() => turn.unwrap(),
                 };
                 let mounted = self.inner.mount(pod, stop).await;
                 drop(turn);
@@ -101,11 +101,13 @@ impl VolumeManager for Broken {
 fn caught(fault: Fault, by: Invariant) {
     let mut others = Vec::new();
     for seed in 0..SEEDS {
-        let simulation = Simulation::new(seed, SimulationSettings::default()).wrap_volumes(move |inner| {
+        let mut settings = SimulationSettings::default();
+        settings.volume_share = 100;
+        let simulation = Simulation::new(seed, settings).wrap_volumes(move |inner| {
             Arc::new(Broken {
                 inner,
                 fault,
-                turn: Mutex::default(),
+                turn: Semaphore::new(1),
             })
         });
         for violation in simulation.run(GenericPleg::default).violations {

@@ -17,8 +17,8 @@ pub(crate) struct VolumeBook {
     mounted: BTreeSet<PodUid>,
     /// The sandboxes that are up, and whether each was made by a call whose end nobody heard.
     up: BTreeMap<u64, (PodUid, bool)>,
-    /// Pods with volumes of which a later life of the agent may not know: the disk was lost, or they were cleared up after and their
-    /// volumes did not go. Nothing but the folders of pods tells of them, and a simulated node has no folders.
+    /// Pods with volumes that were nowhere in the runtime when a life of the agent began, and that nobody has wished for since. Nothing
+    /// but the folders of pods is sure to tell of them, and a simulated node has no folders.
     untold: BTreeSet<PodUid>,
 }
 
@@ -38,7 +38,7 @@ impl VolumeBook {
 }
 
 impl Checker {
-    /// A life of the agent has ended, and the next may not know that these have volumes.
+    /// A life of the agent begins, and may not know that these have volumes.
     pub(crate) fn may_be_untold(&mut self, pods: impl IntoIterator<Item = PodUid>) {
         self.volumes.untold.extend(pods);
     }
