@@ -11,6 +11,8 @@ mod rig;
 mod settle;
 mod steps;
 mod trace;
+mod volume_steps;
+mod volumes;
 mod workload;
 
 use std::collections::BTreeMap;
@@ -18,7 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kubelet_core::{PodLifecycleEventGenerator, PodSource, RuntimeParts};
+use kubelet_core::{PodLifecycleEventGenerator, PodSource, RuntimeParts, VolumeManager};
 
 use self::rig::Rig;
 use crate::fake::{FakeRuntime, FaultKind};
@@ -50,6 +52,14 @@ pub enum Invariant {
     /// Once all is settled, containers have what their pods were granted, and a pod that was not granted what it asks for waits for
     /// a reason: there is no room for it, or never can be.
     Resizes,
+    /// Nothing is made or started for a pod that has not got its volumes.
+    VolumesFirst,
+    /// Volumes are not unmounted while a container of their pod runs, or its sandbox is ready.
+    VolumesLast,
+    /// Once all is settled, no volumes are left of pods that are gone, and all others have theirs.
+    VolumesInEnd,
+    /// A pod whose volumes cannot be had hurts no other: all others are as they are wished for once all is settled.
+    VolumesApart,
     /// Once all is settled nothing is called but relists and checks, and no status is told.
     Idle,
     /// The contract of the runtime is kept; see [`FakeRuntime::violations`].
@@ -82,6 +92,8 @@ pub struct SimulationSettings {
     pub least_time: Duration,
     /// How long all may take to settle once faults have stopped. 20 min: the longest crash back-off takes five.
     pub settle_within: Duration,
+    /// In how many of a hundred seeds pods have volumes. 40.
+    pub volume_share: u64,
     /// Whether an hour follows in which nothing is to happen.
     pub idle_hour: bool,
     /// How many lines of the trace are kept, the newest; its hash is of all.
@@ -95,6 +107,7 @@ impl Default for SimulationSettings {
             steps: 200,
             least_time: Duration::from_secs(30 * 60),
             settle_within: Duration::from_secs(20 * 60),
+            volume_share: 40,
             idle_hour: false,
             trace_lines: 400,
         }
@@ -121,6 +134,8 @@ pub struct SimulationReport {
     pub faults: BTreeMap<FaultKind, u64>,
     /// How often pods that run were told to wait for other resources, and how often they were granted them after that.
     pub resizes: BTreeMap<&'static str, u64>,
+    /// What became of volumes, and how often. Nothing where the seed has none.
+    pub volumes: BTreeMap<&'static str, u64>,
     /// How often pod workers went from one stage to another, over all lives of the agent.
     pub transitions: BTreeMap<(String, String), u64>,
     /// A hash of the whole trace.
@@ -151,6 +166,7 @@ impl fmt::Display for SimulationReport {
 }
 
 type WrapRuntime = Arc<dyn Fn(FakeRuntime) -> RuntimeParts>;
+type WrapVolumes = Arc<dyn Fn(Arc<dyn VolumeManager>) -> Arc<dyn VolumeManager>>;
 type WrapSource = Arc<dyn Fn(Arc<dyn PodSource>) -> Arc<dyn PodSource>>;
 
 /// A simulated node: a [`Kubelet`](kubelet_core::Kubelet) over [`FakeRuntime`], with a model of an API server and one of
@@ -158,7 +174,7 @@ type WrapSource = Arc<dyn Fn(Arc<dyn PodSource>) -> Arc<dyn PodSource>>;
 ///
 /// A run takes random steps: pods are added, edited, deleted, made again under the same name, manifests broken and
 /// repaired; containers and sandboxes die or vanish, the runtime goes away, the machine reboots; sources and sinks go
-/// silent; the agent is killed at any moment, with calls in flight and unsynced writes lost, or stopped. After each step
+/// silent; in a share of the seeds pods have volumes, whose mounts and unmounts hang, fail and wait; the agent is killed at any moment, with calls in flight and unsynced writes lost, or stopped. After each step
 /// all [invariants](Invariant) are checked against what really happened. Then faults stop, and every wish has to be met.
 ///
 /// # Determinism
@@ -187,6 +203,7 @@ pub struct Simulation {
     settings: SimulationSettings,
     runtime: WrapRuntime,
     source: WrapSource,
+    volumes: WrapVolumes,
 }
 
 impl fmt::Debug for Simulation {
@@ -206,6 +223,7 @@ impl Simulation {
             settings,
             runtime: Arc::new(RuntimeParts::from),
             source: Arc::new(|source| source),
+            volumes: Arc::new(|volumes| volumes),
         }
     }
 
@@ -218,6 +236,12 @@ impl Simulation {
     /// Puts something between the engine and its sources. Called for each at each start of the agent.
     pub fn wrap_sources(mut self, wrap: impl Fn(Arc<dyn PodSource>) -> Arc<dyn PodSource> + 'static) -> Self {
         self.source = Arc::new(wrap);
+        self
+    }
+
+    /// Puts something between the engine and the manager of volumes. Called at each start of the agent, where the seed has volumes.
+    pub fn wrap_volumes(mut self, wrap: impl Fn(Arc<dyn VolumeManager>) -> Arc<dyn VolumeManager> + 'static) -> Self {
+        self.volumes = Arc::new(wrap);
         self
     }
 
@@ -237,7 +261,12 @@ impl Simulation {
             .build()
             .expect("a runtime without I/O can be made");
         runtime.block_on(async {
-            let rig = Rig::new(self.seed, self.settings, (self.runtime, self.source), &generator);
+            let rig = Rig::new(
+                self.seed,
+                self.settings,
+                (self.runtime, self.source, self.volumes),
+                &generator,
+            );
             rig.run().await
         })
     }

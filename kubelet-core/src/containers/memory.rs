@@ -39,6 +39,8 @@ pub(super) struct PodMemory {
     /// The back-off that was last told of, by container. A pod is synced more than once in each, if only since the first
     /// sync removes an older container and has the pod looked at again.
     told_backoff: BTreeMap<String, BackoffWindow>,
+    /// The sandbox of which it was last told that another takes its place. A pod that waits for volumes comes to that at each try.
+    told_changed: Option<SandboxId>,
     /// How the last pull of an image failed.
     pub(super) pull_errors: BTreeMap<String, FailedPull>,
     /// The sandbox in which the init containers have done their work.
@@ -81,6 +83,11 @@ impl PodMemory {
         told.as_ref() != Some(&window)
     }
 
+    /// Whether it is yet to be told that another takes the place of this sandbox; it is not asked for twice.
+    pub(super) fn tells_changed(&mut self, sandbox: &SandboxId) -> bool {
+        self.told_changed.replace(sandbox.clone()).as_ref() != Some(sandbox)
+    }
+
     pub(super) fn new(settings: &Settings) -> Self {
         let mut crash = CrashBackoffSettings::default();
         (crash.initial, crash.max) = settings.crash_backoff;
@@ -88,6 +95,7 @@ impl PodMemory {
             crash: CrashBackoff::new(crash),
             pulls: KeyedBackoff::new(settings.image_backoff.0, settings.image_backoff.1),
             told_backoff: BTreeMap::new(),
+            told_changed: None,
             pull_errors: BTreeMap::new(),
             initialized_in: None,
             end_began: None,

@@ -179,7 +179,11 @@ impl ContainerSyncer {
         let (pod, observed) = (&*work.pod, &*work.observed);
         let at = PodAt::new(pod, &observed.ips);
         if actions.kill_pod {
-            if let SandboxAction::Create { replaces: Some(_), .. } = actions.sandbox {
+            if let SandboxAction::Create {
+                replaces: Some(old), ..
+            } = &actions.sandbox
+                && super::lock(&self.memory_of(pod.uid())).tells_changed(old)
+            {
                 cx.events.record(Event::new(
                     EventSubject::pod(pod),
                     EventType::Normal,

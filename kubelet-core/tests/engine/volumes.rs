@@ -265,6 +265,8 @@ async fn waiting_for_volumes_does_not_count_as_a_sandbox_that_does_not_last() {
     runtime.stop_sandbox_behind(&runtime.sandboxes()[0].id);
     sleep(Duration::from_secs(600)).await;
     assert_eq!(runtime.count(Op::RunSandbox), 1);
+    assert!(mounts(&volumes, "p").len() > 100, "tried again");
+    assert_eq!(node.events.count("SandboxChanged"), 1, "told once, and not at each try");
     volumes.release("data");
     volumes.wake(&uid("p"));
     let begun = Instant::now();

@@ -215,6 +215,14 @@ impl FakeRuntime {
         state.world.journal.take()
     }
 
+    /// Notes what happened beside the runtime, in order with what happened in it.
+    pub(crate) fn note(&self, happened: Happened) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.advance(now);
+        state.world.journal.note(now, || happened);
+    }
+
     fn disturb(&self, how: impl FnOnce(&mut State, Instant)) {
         let now = Instant::now();
         let mut state = self.lock();

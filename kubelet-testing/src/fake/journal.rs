@@ -41,11 +41,13 @@ pub(crate) enum Happened {
     Look {
         pod: Option<PodUid>,
     },
+    /// `late`: by a call whose caller did not hear its end.
     SandboxMade {
         sandbox: u64,
         pod: PodUid,
         key: PodKey,
         attempt: u32,
+        late: bool,
     },
     SandboxDown {
         sandbox: u64,
@@ -86,6 +88,40 @@ pub(crate) enum Happened {
     },
     /// The whole machine started anew.
     Reboot,
+    /// Something became of the volumes of a pod, which are no part of the runtime.
+    Volumes {
+        pod: PodUid,
+        change: VolumeChange,
+    },
+}
+
+/// What became of the volumes of a pod.
+#[derive(Clone, Debug)]
+pub(crate) enum VolumeChange {
+    /// All are there.
+    Mounted,
+    /// Why not all are there, or not all up to date.
+    NotMounted(String),
+    /// From now on they may be gone.
+    Unmounting,
+    Unmounted,
+    /// Why some may still be there.
+    NotUnmounted(String),
+    /// They are gone without a wish.
+    Lost,
+}
+
+impl VolumeChange {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Mounted => "mounted",
+            Self::NotMounted(_) => "not mounted",
+            Self::Unmounting => "unmounting",
+            Self::Unmounted => "unmounted",
+            Self::NotUnmounted(_) => "not unmounted",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 /// The record, if anybody wants one.

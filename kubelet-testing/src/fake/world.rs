@@ -240,7 +240,9 @@ impl World {
             _ => vec![IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + (n & 0x00ff_ffff) as u32))],
         };
         let uid = config.pod_uid.clone();
+        let late = self.journal.late;
         self.journal.note(now, || Happened::SandboxMade {
+            late,
             sandbox: n,
             pod: uid.clone(),
             key: config.key.clone(),

@@ -10,6 +10,7 @@ mod policy;
 mod probes;
 pub(crate) mod resizes;
 mod told;
+pub(crate) mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -101,6 +102,9 @@ pub(crate) struct Checker {
     /// What may have been made by calls whose outcome is unknown, until somebody looks: pod and container.
     unknown: BTreeSet<(PodUid, Option<String>)>,
     pub(crate) resizes: resizes::Resizes,
+    /// Whether the pods have the volumes that they ask for.
+    has_volumes: bool,
+    volumes: volumes::VolumeBook,
     pub(crate) breaches: Vec<Breach>,
     pub(crate) stop_pods: Option<Ending>,
 }
@@ -111,6 +115,13 @@ fn number(id: Option<&str>) -> Option<u64> {
 }
 
 impl Checker {
+    pub(crate) fn new(has_volumes: bool) -> Self {
+        Self {
+            has_volumes,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn breach(&mut self, at: Instant, invariant: Invariant, what: String) {
         self.breaches.push(Breach { at, invariant, what });
     }
@@ -138,6 +149,7 @@ impl Checker {
         }
         book.own_grace = book.own_grace.min(own);
         book.pod = pod.clone();
+        self.volumes.told(pod.uid());
     }
 
     /// The node was handed the wish that a pod end.
@@ -168,6 +180,9 @@ impl Checker {
                     self.check_wanted(at, *op, subject.pod.as_ref());
                     self.check_looked(at, *op, subject);
                 }
+                if matches!(op, Op::RunSandbox | Op::CreateContainer | Op::StartContainer) {
+                    self.check_mounted(at, *op, subject.pod.as_ref());
+                }
             }
             Happened::Unknown { subject, .. } => {
                 if let Some(pod) = &subject.pod {
@@ -176,8 +191,15 @@ impl Checker {
             }
             Happened::Look { pod: None } => self.unknown.clear(),
             Happened::Look { pod: Some(pod) } => self.unknown.retain(|(of, _)| of != pod),
-            Happened::SandboxMade { pod, key, .. } => {
+            Happened::SandboxMade {
+                sandbox,
+                pod,
+                key,
+                late,
+                ..
+            } => {
                 self.keys.insert(pod.clone(), key.clone());
+                self.volumes.sandbox_made(*sandbox, pod, *late);
             }
             Happened::Made {
                 container,
@@ -233,7 +255,11 @@ impl Checker {
                 command,
                 success,
             } => self.note_run(at, *container, command, *success),
-            Happened::SandboxDown { .. } | Happened::SandboxGone { .. } | Happened::Reboot => {}
+            Happened::SandboxDown { sandbox, .. } | Happened::SandboxGone { sandbox, .. } => {
+                self.volumes.sandbox_down(*sandbox);
+            }
+            Happened::Volumes { pod, change } => self.volumes_changed(at, pod, change),
+            Happened::Reboot => {}
         }
     }
 

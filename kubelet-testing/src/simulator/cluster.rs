@@ -20,6 +20,8 @@ use super::workload::{HOLD, REJECT};
 
 /// The name of the model's source.
 pub(crate) const API: &str = "api";
+/// Why pods are told to be rejected.
+pub(crate) const REJECTION: &str = "SimulatedRejection";
 
 /// Something that the sink was told.
 #[derive(Clone, Debug)]
@@ -189,7 +191,7 @@ impl AdmitHandler for Gatekeeper {
             labels.is_some_and(|labels| labels.contains_key(key))
         };
         if marked(REJECT) {
-            Admission::reject("SimulatedRejection", "this pod is not welcome here")
+            Admission::reject(REJECTION, "this pod is not welcome here")
         } else if marked(HOLD) && !*self.0.borrow() {
             Admission::not_yet("SimulatedWait", "the gate is shut")
         } else {

@@ -20,8 +20,9 @@ use super::dice::Dice;
 use super::health::{ProbeKills, Sickness, kind_of};
 use super::manifests::{FILES, Folder, ManifestSource};
 use super::trace::Trace;
-use super::{Invariant, SimulationReport, SimulationSettings, Violation, WrapRuntime, WrapSource};
-use crate::fake::journal::Happened;
+use super::volumes::Volumes;
+use super::{Invariant, SimulationReport, SimulationSettings, Violation, WrapRuntime, WrapSource, WrapVolumes};
+use crate::fake::journal::{Happened, VolumeChange};
 use crate::fake::{FakeRuntime, Op};
 
 pub(super) const NODE: &str = "node-1";
@@ -40,6 +41,10 @@ pub(super) struct Rig<'a, G> {
     /// Whose probes fail.
     pub(super) sickness: Sickness,
     probe_kills: ProbeKills,
+    /// What pods have beside the runtime, in some seeds.
+    pub(super) volumes: Option<Volumes>,
+    /// The volumes that are not to be had for now, by pod and name.
+    pub(super) held: Vec<(PodUid, String)>,
     pub(super) disk: MemoryDisk,
     pub(super) cluster: Cluster,
     pub(super) folder: Folder,
@@ -51,7 +56,7 @@ pub(super) struct Rig<'a, G> {
     pub(super) actions: BTreeMap<&'static str, u64>,
     pub(super) transitions: BTreeMap<(String, String), u64>,
     pub(super) pods_made: usize,
-    wrap: (WrapRuntime, WrapSource),
+    wrap: (WrapRuntime, WrapSource, WrapVolumes),
     generator: &'a dyn Fn() -> G,
     lives: u64,
     known_violations: usize,
@@ -61,7 +66,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
     pub(super) fn new(
         seed: u64,
         settings: SimulationSettings,
-        wrap: (WrapRuntime, WrapSource),
+        wrap: (WrapRuntime, WrapSource, WrapVolumes),
         generator: &'a dyn Fn() -> G,
     ) -> Self {
         let start = Timestamp::from_second(1_700_000_000).unwrap_or(Timestamp::UNIX_EPOCH);
@@ -85,6 +90,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             fake.set_latency(Op::RunSandbox, Duration::from_millis(200));
             fake.set_latency(Op::Pull, Duration::from_millis(700));
         }
+        let volumes = Volumes::of_seed(seed, settings.volume_share, &fake);
         Self {
             trace: Trace::new(settings.trace_lines),
             began: Instant::now(),
@@ -96,7 +102,9 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             cluster: Cluster::new(dice.next(), dice.chance(50)),
             folder: Folder::default(),
             gate: Gatekeeper::new(),
-            checker: Checker::default(),
+            checker: Checker::new(volumes.is_some()),
+            volumes,
+            held: Vec::new(),
             agent: None,
             spoken: (false, false),
             actions: BTreeMap::new(),
@@ -137,6 +145,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             actions: self.actions,
             faults: self.fake.fault_counts(),
             resizes: std::mem::take(&mut self.checker.resizes).counts(),
+            volumes: self.volumes.map(|volumes| volumes.take_counts()).unwrap_or_default(),
             transitions: self.transitions,
             trace_hash: self.trace.hash(),
             trace: self.trace.text(),
@@ -252,6 +261,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
                 pod,
                 key,
                 attempt,
+                ..
             } => format!("s{sandbox} made, {attempt} of {pod} {key}"),
             Happened::SandboxDown { sandbox, pod, by } => format!("s{sandbox} down, of {pod}, by {by:?}"),
             Happened::SandboxGone { sandbox, pod, by } => format!("s{sandbox} gone, of {pod}, by {by:?}"),
@@ -273,6 +283,12 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             Happened::Ended { container, code, by } => format!("c{container} ended with {code} by {by:?}"),
             Happened::Gone { container, by } => format!("c{container} gone by {by:?}"),
             Happened::Reboot => "reboot".to_owned(),
+            Happened::Volumes { pod, change } => match change {
+                VolumeChange::NotMounted(why) | VolumeChange::NotUnmounted(why) => {
+                    format!("volumes of {pod} {}: {why}", change.name())
+                }
+                _ => format!("volumes of {pod} {}", change.name()),
+            },
         };
         self.trace.line(at, format_args!("  world {text}"));
     }
@@ -285,7 +301,7 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
         self.cluster.lock().handle = Some(channel);
         self.folder.sender = Some(sender);
         self.spoken = (false, false);
-        let (runtime, source) = &self.wrap;
+        let (runtime, source, wrap_volumes) = &self.wrap;
         let mut settings = Settings::default();
         settings.stop_within = STOP_WITHIN;
         // Not by how many processors this machine has: a seed is the same everywhere.
@@ -303,8 +319,15 @@ impl<'a, G: PodLifecycleEventGenerator> Rig<'a, G> {
             .random(SeededRandom::new(self.seed ^ self.lives.wrapping_mul(0x9e37_79b9)))
             .state_only(StateDir::simulated(&self.disk))
             .settings(settings)
-            .on_stop(on_stop)
-            .build();
+            .on_stop(on_stop);
+        let kubelet = match &mut self.volumes {
+            Some(volumes) => {
+                self.checker.may_be_untold(volumes.without_traces());
+                kubelet.volumes(wrap_volumes(volumes.begin_life()))
+            }
+            None => kubelet,
+        };
+        let kubelet = kubelet.build();
         match kubelet {
             Ok(kubelet) => self.agent = Some(Agent::start(kubelet, on_stop)),
             Err(error) => {

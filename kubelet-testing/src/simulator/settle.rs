@@ -16,6 +16,7 @@ use super::checker::Instance;
 use super::checker::resizes::{granted, milli, pending};
 use super::cluster::API;
 use super::rig::{NODE_CPU, Rig};
+use super::volumes::Curse;
 use super::workload::REJECT;
 use super::{Invariant, workload};
 use crate::fake::Op;
@@ -32,6 +33,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         self.fake.come_up();
         self.sickness.heal();
         self.gate.set(true);
+        self.calm_volumes();
         {
             let mut state = self.cluster.lock();
             state.linked = true;
@@ -83,23 +85,28 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 found.push((Invariant::Unwanted, what));
             }
         }
-        for uid in snapshots.keys().filter(|uid| !wanted.contains_key(*uid)) {
+        for uid in snapshots
+            .keys()
+            .filter(|uid| !wanted.contains_key(*uid) && !self.cannot_go(uid))
+        {
             found.push((Invariant::Unwanted, format!("pod {uid} is still known to the kubelet")));
         }
-        for (uid, pod) in &wanted {
+        let wish = self.wish_of(&wanted);
+        for (uid, pod) in wanted.iter().filter(|(_, pod)| !self.is_cursed(pod)) {
             let complaint = match snapshots.get(uid) {
                 None => Some("is not known to the kubelet".to_owned()),
                 Some(_) if pod.is_deleted() => Some("was deleted and is still there".to_owned()),
                 Some(snapshot) => self.complaint(pod, snapshot),
             };
             if let Some(complaint) = complaint {
-                found.push((Invariant::Wish, format!("pod {uid} ({}) {complaint}", pod.key())));
+                found.push((wish, format!("pod {uid} ({}) {complaint}", pod.key())));
             }
         }
         for (invariant, what) in found {
             self.checker.breach(now, invariant, what);
         }
         self.check_resizes(&wanted, &snapshots);
+        self.check_volumes(&wanted, &snapshots);
     }
 
     /// What is wrong with a pod that had all the time it needs.
@@ -294,6 +301,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         self.pass(Duration::from_secs(600)).await;
         self.trace.line(Instant::now(), format_args!("idle hour"));
         self.fake.clear_calls();
+        let began = Instant::now();
         tokio::time::sleep(Duration::from_secs(3600)).await;
         let now = Instant::now();
         let told = self.cluster.lock().told.len();
@@ -325,6 +333,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
                 self.checker.breach(now, Invariant::Idle, what);
             }
         }
+        self.check_idle_volumes(began);
         self.drain();
     }
 }
@@ -344,6 +353,7 @@ enum Excuse {
 fn may_end(pod: &PodRecord) -> bool {
     let labels = pod.metadata().labels.as_ref();
     let rejected = labels.is_some_and(|labels| labels.contains_key(REJECT));
+    let rejected = rejected || Curse::of(pod) == Some(Curse::MountRejects);
     let never = pod.facts().restart_policy == RestartPolicy::Never;
     let by_policy = ContainerView::regular(pod.spec())
         .all(|view| RestartPolicy::of_container(&view, pod.facts().restart_policy) != RestartPolicy::Always);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::cluster::delete;
 use super::manifests::{broken, manifest};
 use super::rig::{NODE, Rig};
+use super::volumes::CURSE;
 use super::{Invariant, workload};
 use crate::fake::FaultKind;
 
@@ -78,6 +79,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         self.pass(self.dice.millis(1, 30_000)).await;
         for step in 0..self.settings.steps {
             self.step().await;
+            self.trouble_volumes();
             let left = self.settings.least_time.saturating_sub(self.began.elapsed());
             let steps_left = u32::try_from(self.settings.steps - step).unwrap_or(1);
             let time = match self.dice.below(10) {
@@ -233,6 +235,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             A::RebootMachine => {
                 self.kill_agent().await;
                 self.fake.reboot();
+                self.lose_mounts();
             }
             A::BreakStreams => self.fake.break_streams(),
             A::FaultsOn => self.set_faults(),
@@ -319,6 +322,7 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
         pod.metadata.creation_timestamp = Some(kubelet_core::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
             self.now(),
         ));
+        self.furnish(&mut pod);
         let uid = PodUid::from(uid.as_str());
         self.trace.line(
             Instant::now(),
@@ -331,7 +335,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
     async fn add_manifest(&mut self) -> String {
         self.pods_made += 1;
         let file = format!("f{:03}.yaml", self.pods_made);
-        let pod = workload::pod(&self.dice, &format!("static-{}", self.pods_made), None);
+        let mut pod = workload::pod(&self.dice, &format!("static-{}", self.pods_made), None);
+        self.furnish(&mut pod);
         self.write_manifest(&file, &pod).await;
         file
     }
@@ -422,7 +427,8 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             "static-{}",
             file.trim_start_matches(['f', '0']).trim_end_matches(".yaml")
         );
-        let pod = workload::pod(&self.dice, &name, None);
+        let mut pod = workload::pod(&self.dice, &name, None);
+        self.furnish(&mut pod);
         self.write_manifest(&file, &pod).await;
         self.send_file(&file).await;
     }
@@ -618,6 +624,12 @@ fn describe(pod: &Pod) -> String {
     }
     for container in &spec.containers {
         text.push_str(&format!(" {}[{}]", container.name, words(container.args.as_ref())));
+    }
+    for volume in spec.volumes.iter().flatten() {
+        text.push_str(&format!(" volume:{}", volume.name));
+    }
+    if let Some(curse) = pod.metadata.labels.as_ref().and_then(|labels| labels.get(CURSE)) {
+        text.push_str(&format!(" {curse}"));
     }
     text
 }

@@ -3,4 +3,5 @@
 #![expect(clippy::print_stdout, reason = "a run says what it saw")]
 
 mod broken;
+mod broken_volumes;
 mod seeds;

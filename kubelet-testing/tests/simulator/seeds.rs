@@ -48,6 +48,7 @@ struct Totals {
     transitions: BTreeMap<(String, String), u64>,
     actions: BTreeMap<&'static str, u64>,
     resizes: BTreeMap<&'static str, u64>,
+    volumes: BTreeMap<&'static str, u64>,
 }
 
 impl Totals {
@@ -65,6 +66,9 @@ impl Totals {
         for (outcome, count) in &report.resizes {
             *self.resizes.entry(outcome).or_default() += count;
         }
+        for (outcome, count) in &report.volumes {
+            *self.volumes.entry(outcome).or_default() += count;
+        }
     }
 
     fn check(&self) {
@@ -79,6 +83,9 @@ impl Totals {
         }
         for outcome in ["deferred", "granted after a wait"] {
             assert!(self.resizes.contains_key(outcome), "no resize was {outcome}");
+        }
+        for outcome in ["mounted", "not mounted", "unmounted", "not unmounted", "lost"] {
+            assert!(self.volumes.contains_key(outcome), "no volumes were {outcome}");
         }
         for (from, to) in TRANSITIONS {
             let pair = (from.to_owned(), to.to_owned());
@@ -112,8 +119,8 @@ fn block(number_of_block: u64) {
     }
     assert!(failed.is_empty(), "{failed}");
     println!(
-        "{} seeds, {:?}, {:?}, {:?}, {:?}",
-        totals.seeds, totals.faults, totals.transitions, totals.actions, totals.resizes
+        "{} seeds, {:?}, {:?}, {:?}, {:?}, {:?}",
+        totals.seeds, totals.faults, totals.transitions, totals.actions, totals.resizes, totals.volumes
     );
     totals.check();
 }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::Checker;
 use super::probes::{Started, started};
 use crate::simulator::Invariant;
+use crate::simulator::cluster::REJECTION;
 
 /// What was last told of one life of a pod.
 #[derive(Debug, Default)]
@@ -69,7 +70,7 @@ impl Checker {
         let mut found = Vec::new();
         if let Some(before) = told.phase.as_deref().filter(|_| !told.old_life) {
             let was_final = matches!(before, "Succeeded" | "Failed");
-            let rejected = told.reason.as_deref() == Some("SimulatedRejection") && book.pod.is_static();
+            let rejected = told.reason.as_deref() == Some(REJECTION) && book.pod.is_static();
             if was_final && status.phase.as_deref() != Some(before) && !rejected {
                 let what = format!("pod {uid} went from {before} to {:?}", status.phase);
                 found.push((Invariant::FinalPhase, what));
