@@ -227,6 +227,8 @@ impl Volumes {
             Some(Curse::MountWaits) => {
                 return Err(VolumeError::Waiting {
                     unmounted: vec!["cursed".to_owned()],
+                    unattached: Vec::new(),
+                    unprocessed: Vec::new(),
                     detail: "what it is made from is not there".to_owned(),
                     retry_at: None,
                 });
