@@ -80,7 +80,9 @@ impl<G: PodLifecycleEventGenerator> Rig<'_, G> {
             .collect();
         let mut found: Vec<(Invariant, String)> = Vec::new();
         for sandbox in self.fake.sandboxes() {
-            if !wanted.contains_key(&sandbox.pod_uid) {
+            // A pod whose volumes cannot go is not gone, and what it had is kept until then, but for what runs.
+            let is_kept = sandbox.state != SandboxState::Ready && self.cannot_go(&sandbox.pod_uid);
+            if !wanted.contains_key(&sandbox.pod_uid) && !is_kept {
                 let what = format!("sandbox {} of pod {} is left", sandbox.id, sandbox.pod_uid);
                 found.push((Invariant::Unwanted, what));
             }
