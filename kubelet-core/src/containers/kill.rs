@@ -123,12 +123,7 @@ impl ContainerSyncer {
                 super::lock(&memory).end_began = None;
             }
             // The sandbox takes what still runs down at once: not before the containers have had their time.
-            let had_their_time = began.elapsed()
-                > cx.wish
-                    .borrow()
-                    .terminate
-                    .as_ref()
-                    .map_or(Duration::ZERO, |end| end.grace);
+            let had_their_time = grace.clone().deadline() < Instant::now();
             if matches!(error, KillError::Stopped) || !had_their_time {
                 return Err(error.into_sync_error("cannot stop containers"));
             }

@@ -262,6 +262,30 @@ async fn a_grace_cut_late_ends_a_pod_no_later_than_before() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stop_that_fails_within_a_grace_that_was_cut_does_not_take_the_rest_of_it() {
+    let runtime = fake();
+    runtime.on_exec(|_| ExecAnswer::exit(0).after(Duration::from_secs(20)));
+    let node = Node::start(&runtime, StateDir::in_memory());
+    let pod = PodBuilder::new("p").uid("u").container("app", with_pre_stop).build();
+    node.pods.set(vec![pod.clone()]).await.unwrap();
+    node.running("p").await;
+    runtime.script(Script::next(Op::StopContainer, Action::Fault(FaultKind::Unavailable)));
+    node.pods.set(vec![deleted(pod.clone(), 60)]).await.unwrap();
+    sleep(Duration::from_secs(15)).await;
+    // It ends after 25 s, when more than 10 have passed since the stop began.
+    node.pods.set(vec![deleted(pod, 10)]).await.unwrap();
+    node.until("down", |_| is_down(&runtime)).await;
+    let calls = runtime.calls();
+    let stops = calls
+        .iter()
+        .map(|call| call.op)
+        .filter(|op| matches!(op, Op::StopContainer | Op::StopSandbox));
+    let first: Vec<Op> = stops.take(2).collect();
+    assert_eq!(first, [Op::StopContainer; 2], "its sandbox is not stopped before that");
+    node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kill_during_a_step_that_fails_is_taken_at_once() {
     let runtime = fake();
     runtime.set_latency(Op::CreateContainer, Duration::from_secs(3));

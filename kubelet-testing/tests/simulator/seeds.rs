@@ -13,7 +13,7 @@ use kubelet_testing::{FaultKind, Invariant, Simulation, SimulationReport, Simula
 const SEEDS: u64 = 504;
 /// Seeds that show a fault which is known and not mended yet, of the engine or of what is judged: see "What is not there yet" in
 /// `ARCHITECTURE.md`. One that passes again does not belong here.
-const KNOWN_FAULTS: [(u64, Invariant); 2] = [(383, Invariant::Grace), (386, Invariant::Grace)];
+const KNOWN_FAULTS: [(u64, Invariant); 1] = [(386, Invariant::Grace)];
 /// In how many tests the seeds are run, so that they use all cores.
 const BLOCKS: u64 = 8;
 /// From how many seeds on everything must have happened among them.
