@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kubelet_core::NodeView;
 use kubelet_core::k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -96,6 +97,15 @@ async fn a_running_container_gets_other_resources_in_its_cgroup(node: Node) {
     let after = agent.statuses()["web"].clone();
     assert_eq!(id(&after), id(&before));
     assert_eq!(after.container_statuses.as_ref().unwrap()[0].restart_count, 0);
+    // The event comes after the status.
+    let told = async {
+        while node.count("ResizeCompleted") < 3 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), told)
+        .await
+        .expect("each is told of");
     assert_eq!(node.count("ResizeCompleted"), 3);
 
     agent.pods.set(vec![wanting("9000", "24Mi")]).await.unwrap();

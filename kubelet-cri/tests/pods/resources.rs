@@ -135,6 +135,9 @@ async fn sees_a_target(node: &Node, runtime: &CriRuntime) {
         assert_eq!(seen.matches("sleep 4713").count(), count, "{seen}");
         assert!(!seen.contains("/pause"), "{seen}");
     }
-    runtime.stop_sandbox(&sandbox_id).await.unwrap();
+    // The debugger dies with its target, also just while it is asked to stop itself, which may be told as a failure.
+    if runtime.stop_sandbox(&sandbox_id).await.is_err() {
+        runtime.stop_sandbox(&sandbox_id).await.unwrap();
+    }
     runtime.remove_sandbox(&sandbox_id).await.unwrap();
 }
