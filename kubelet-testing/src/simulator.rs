@@ -174,8 +174,9 @@ type WrapSource = Arc<dyn Fn(Arc<dyn PodSource>) -> Arc<dyn PodSource>>;
 ///
 /// A run takes random steps: pods are added, edited, deleted, made again under the same name, manifests broken and
 /// repaired; containers and sandboxes die or vanish, the runtime goes away, the machine reboots; sources and sinks go
-/// silent; in a share of the seeds pods have volumes, whose mounts and unmounts hang, fail and wait; the agent is killed at any moment, with calls in flight and unsynced writes lost, or stopped. After each step
-/// all [invariants](Invariant) are checked against what really happened. Then faults stop, and every wish has to be met.
+/// silent; in a share of the seeds pods have volumes, whose mounts and unmounts hang, fail and wait; the agent is killed at
+/// any moment, with calls in flight and unsynced writes lost, or stopped. After each step all [invariants](Invariant) are
+/// checked against what really happened. Then faults stop, and every wish has to be met.
 ///
 /// # Determinism
 /// Each run has a runtime of its own, on one thread and with paused time. The same seed gives the same trace, byte for
